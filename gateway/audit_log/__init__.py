@@ -1,4 +1,4 @@
-"""The audit log: an append-only hash chain in segments, signed, verified and followed."""
+"""The audit log: an append-only, signed hash chain in segment files. Code to write, verify and follow it."""
 
 import lazy_loader
 

@@ -1,9 +1,9 @@
-"""Lines of the proxy's access log as records of the audit log. Pure.
+"""Converts lines of the proxy's access log to records of the audit log. No I/O.
 
-The proxy decides most requests by itself and writes one JSON object per line: ``time``, ``request_id``, ``address``,
+The proxy decides most requests itself and writes one JSON object per line: ``time``, ``request_id``, ``address``,
 ``method``, ``path``, ``operation``, ``principal``, ``credential``, ``pass_id``, ``roles``, ``decision``, ``asked``,
-``status``, ``reason``. Unknown fields are left out; a line that is no JSON object becomes a record of its own with its
-size and digest, for a line must not disappear because it is strange.
+``status``, ``reason``. Unknown fields are dropped. A line that is not a JSON object becomes a record with its size and
+digest, so no line disappears because it is malformed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sluice.gateway.audit_log.secret_removal import record_without_secrets
 from sluice.gateway.credentials import redact
 
 MAX_ACCESS_LINE_BYTES = 64 << 10
-"""A longer line is recorded by size and digest alone."""
+"""Of a longer line only the size and digest are recorded."""
 MALFORMED = "malformed line of the access log"
 ASKED = "asked"
-"""In the detail of a request about which the proxy has asked: the operation that the auth service granted."""
+"""Detail of a request for which the proxy called the auth service: the operation that the auth service granted."""
 _FIELD_CHARACTERS = 128
 _PATH_CHARACTERS = 1024
 _ROLE_CHARACTERS = 64
@@ -38,7 +38,7 @@ _DECISIONS: dict[str, Literal["allow", "deny"]] = {
 
 
 def records_of(data: bytes, kept: AuditRecord) -> Iterator[AuditRecord]:
-    """A record for each line in ``data``, for which ``kept`` stands in the chain."""
+    """One record for each line in ``data``. ``kept`` is the record of the chain that stands for these lines."""
     pieces = (piece for line in data.removesuffix(b"\n").split(b"\n") for piece in _pieces(line))
     for part, piece in enumerate(pieces, 1):
         yield msgspec.structs.replace(
@@ -51,7 +51,7 @@ def records_of(data: bytes, kept: AuditRecord) -> Iterator[AuditRecord]:
 
 
 def record_of(line: bytes) -> AuditRecord:
-    """The record of one ``line`` (without its newline)."""
+    """The record of one ``line`` (without the newline)."""
     try:
         fields = msgspec.json.decode(line) if len(line) <= MAX_ACCESS_LINE_BYTES else None
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -80,18 +80,18 @@ def record_of(line: bytes) -> AuditRecord:
 
 
 def _detail(fields: dict[str, Any]) -> dict[str, str]:
-    """What the auth service was asked, and the host that was shown in TLS or in plain HTTP."""
+    """The operation that the auth service granted, and the host name from TLS or from plain HTTP."""
     return {name: text for name in (ASKED, "server_name") if (text := _text(fields, name))}
 
 
 def gap(reason: str, before: AccessPosition, position: AccessPosition) -> AuditRecord:
-    """The record that says that lines are missing between two positions, and how it is known."""
+    """The record of a gap: lines are missing between two positions. ``reason`` says how this was detected."""
     facts = {"after_file": before.file, "after_offset": str(before.offset)}
     return AuditRecord(event="gap", reason=reason, detail=facts, position=position)
 
 
 def _pieces(line: bytes) -> Iterator[bytes]:
-    """One line; or two, when a proxy that was killed left one without its end and the next one wrote after it."""
+    """Split a line in two if a killed proxy left an incomplete line and the next one appended to it."""
     if line.startswith(b"{") and (second := line.find(b'{"', 1)) > 0 and not _is_json(line):
         while second > 0 and not _is_json(line[second:]):
             second = line.find(b'{"', second + 1)
@@ -132,5 +132,5 @@ def _status(value: object) -> int:
 
 
 def _decision(fields: dict[str, Any]) -> Literal["", "allow", "deny"]:
-    """As the proxy says; nothing when it does not say."""
+    """The proxy's decision; empty if the line has none."""
     return _DECISIONS.get(_text(fields, "decision").lower(), "")

@@ -1,9 +1,8 @@
 """Reads the proxy's access log into the audit log: every line exactly once, across crashes and rotation.
 
-What is there is read, hashed and kept in one piece (``gateway.audit_log.traffic``), so that a busy proxy has the
-machine to itself. How far it got is in the records themselves: a record and its position are one line, so neither is
-there without the other. A file is known by its first line: renaming it changes nothing, and another file at the same
-place is noticed.
+New lines are read, hashed and stored in one batch (``gateway.audit_log.traffic``), which leaves the CPU to a busy
+proxy. The read position is part of the record in the audit log, so record and position are always consistent. A file
+is identified by its first line: renaming does not matter, and another file with the same name is detected.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from sluice.gateway.audit_log.secret_removal import remove_secrets
 from sluice.gateway.errors import AuditLogError
 
 MAX_BATCH_BYTES = 1 << 20
-"""Read at once; a line that is longer than this is cut into pieces of this size."""
+"""How much is read at once. A longer line is cut into pieces of this size."""
 MAX_ROTATED_FILES = 100
 _ID_CHARACTERS = 32
 
@@ -27,7 +26,7 @@ _NOWHERE = AccessPosition("", 0)
 
 
 def access_file(home: Home) -> Path:
-    """Where the proxy writes its access log: alone in its directory, which a proxy in another container shares."""
+    """The proxy's access log. It has its own directory, which a proxy in another container shares."""
     return home.root / "access" / "access.jsonl"
 
 
@@ -35,7 +34,7 @@ class AccessLogReader:
     """Copies the access log at ``path``, and its rotated files ``path.*``, into ``log``.
 
     Attributes:
-        behind: after a step, whether there was more than one step takes, or another file to go on with.
+        behind: after a step, whether more lines are waiting, in this file or in the next.
     """
 
     def __init__(self, path: Path, log: AuditLog) -> None:
@@ -44,10 +43,10 @@ class AccessLogReader:
         self.behind = False
 
     def step(self) -> int:
-        """Take over at most one batch; returns how many lines or gaps that were. 0: there is nothing new.
+        """Copy at most one batch. Returns how many lines or gaps were recorded; 0 if there is nothing new.
 
         Raises:
-            AuditLogError: the access log cannot be read, or the audit log not written; nothing is lost, try again.
+            AuditLogError: the access log cannot be read, or the audit log not written. Nothing is lost; try again.
         """
         try:
             return self._step()
@@ -62,7 +61,7 @@ class AccessLogReader:
             return 0
         names = list(files)
         if known.file not in files:
-            # When it is gone, nobody knows which of the others were read before it: the newest one was not.
+            # Of the other files, it is unknown which were read before the lost one. The newest one was not.
             before = AccessPosition(names[-1] if known.file else names[0], 0)
             if known.file:
                 return self._tell(gap("the access log that was being read is gone", known, before), known)
@@ -73,22 +72,22 @@ class AccessLogReader:
         place = names.index(before.file)
         data = _read(files[before.file], before.offset, finished=place + 1 < len(names))
         if not data and place + 1 < len(names):
-            # This file has ended, and there is a later one: its first line takes the position there.
+            # This file is finished, and there is a later one. Continue at its first line.
             before = AccessPosition(names[place + 1], 0)
             data = _read(files[before.file], 0, finished=place + 2 < len(names))
         if not data:
             return 0
-        # What a busy proxy writes meanwhile is little: looking again at once for that would never end.
+        # Few new lines do not count as behind: with a busy proxy, the caller would loop forever.
         self.behind = len(data) > MAX_BATCH_BYTES // 2 or before.file != names[-1]
         lines = remove_secrets(data if data.endswith(b"\n") else data + b"\n")
         end = AccessPosition(before.file, before.offset + len(data))
         return lines.count(b"\n") if self._log.take_over(lines, after=known, position=end) else 0
 
     def drop_read(self) -> int:
-        """Delete what was rotated and is in the audit log to its end; returns how many files that were.
+        """Delete rotated files that are completely in the audit log. Returns how many were deleted.
 
         Raises:
-            AuditLogError: one cannot be deleted.
+            AuditLogError: a file cannot be deleted.
         """
         known = self._log.position()
         files = list(self._files().items())
@@ -105,7 +104,7 @@ class AccessLogReader:
         return 1 if self._log.append_all((record,), after=known) else 0
 
     def _files(self) -> dict[str, Path]:
-        """The access log's files that have a first line, oldest first, by what that line is."""
+        """The access log's files that have a first line, oldest first, by their id."""
         rotated = [
             each
             for each in self._path.parent.glob(f"{self._path.name}.*")
@@ -120,7 +119,7 @@ class AccessLogReader:
 
 
 def _identify(path: Path) -> str:
-    """The id of a file: the digest of its first line; empty while it has none."""
+    """The id of a file: the digest of its first line. Empty if the first line is not complete yet."""
     try:
         with path.open("rb") as file:
             first = file.readline(MAX_ACCESS_LINE_BYTES)

@@ -1,7 +1,6 @@
-"""Keeps the proxy's access log small: a file that is large enough is renamed, and the proxy begins another.
+"""Rotates the proxy's access log: a large file is renamed, and the proxy opens a new one.
 
-What was renamed is deleted once it is in the audit log to its end (``AccessLogReader.drop_read``):
-the lines are kept there.
+A renamed file is deleted once it is completely in the audit log (``AccessLogReader.drop_read``), which keeps the lines.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ class Reopening(Protocol):
     """A proxy that can reopen its log files."""
 
     async def reopen_logs(self) -> None:
-        """Write to the files that have the logs' names now; raises :class:`SluiceError`."""
+        """Reopen the log files by name. Raises :class:`SluiceError`."""
         ...
 
 
 def make_access_log(path: Path) -> None:
-    """The proxy would create it readable by everybody."""
+    """Create the access log with mode 0600. The proxy would create it readable by everybody."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, SECRET_MODE))
 
 
 class AccessRotation:
-    """Rotates the log at ``path`` of ``proxy``."""
+    """Rotates the access log of ``proxy`` at ``path``."""
 
     def __init__(self, path: Path, proxy: Reopening, *, max_bytes: int = MAX_ACCESS_BYTES) -> None:
         self._path = path
@@ -43,10 +42,10 @@ class AccessRotation:
         self._renamed = False
 
     async def step(self) -> bool:
-        """Look once; returns whether the proxy writes another file now.
+        """Rotate the log if it is large enough. Returns whether the proxy now writes a new file.
 
-        Raises :class:`SluiceError` or :class:`OSError` when it does not: it goes on with the renamed one, and is asked
-        again the next time.
+        Raises :class:`SluiceError` or :class:`OSError` if the proxy does not reopen its logs. It then still writes to
+        the renamed file, and the next step asks it again.
         """
         if not self._renamed:
             with contextlib.suppress(FileNotFoundError):
@@ -63,9 +62,9 @@ class AccessRotation:
 
 @contextlib.asynccontextmanager
 async def rotating(path: Path, proxy: Reopening) -> AsyncIterator[None]:
-    """Within it, the access log is rotated."""
+    """Rotate the access log while the context is open."""
     rotation = AccessRotation(path, proxy)
-    task = asyncio.create_task(repeat(rotation.step, LOOK_SECONDS, "the access log is not rotated"))
+    task = asyncio.create_task(repeat(rotation.step, LOOK_SECONDS, "cannot rotate the access log"))
     try:
         yield
     finally:

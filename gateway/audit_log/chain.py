@@ -1,8 +1,8 @@
-"""The audit log as data: each record carries the SHA-256 of the line before it, and checkpoints are signed. No I/O.
+"""The data format of the audit log: a hash chain of records with signed checkpoints. No I/O.
 
-A line that was removed, changed, inserted or moved breaks the chain at the next one. A *checkpoint* is a record whose
-signature says how far the chain went: nobody without the key writes a chain anew, and whoever keeps a checkpoint
-elsewhere finds an end that was cut off.
+Each record contains the SHA-256 of the line before it. So a line that was removed, changed, inserted or moved breaks
+the chain at the next line. A *checkpoint* is a record with a signature over the chain so far. Nobody can rewrite the
+chain without the key. If a checkpoint is stored elsewhere, a truncated log is detected as well.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from sluice.gateway.errors import AuditLogError
 MAX_LINE_BYTES = 16 << 10
 CHECKPOINT_EVERY_RECORDS = 1000
 MAX_UNSIGNED_RECORDS = 4 * CHECKPOINT_EVERY_RECORDS
-"""No writer leaves more records than this without a checkpoint; more mean that checkpoints were removed."""
+"""No writer leaves more records than this without a checkpoint. More mean that checkpoints were removed."""
 
 Sign = Callable[[bytes], bytes]
-"""Makes a signature."""
+"""Signs data."""
 Check = Callable[[str, bytes, bytes], bool]
-"""Whether (key id, signature, data) belong together."""
+"""Returns whether the signature (key id, signature, data) is valid."""
 
 _SIGNATURE = b',"signature":"'
 _PREFIX = b"sluice audit checkpoint\n"
-"""Prefix of the data that a checkpoint signs, so that no other signature of the key is valid for one."""
+"""Prefix of the signed data, so no other signature made with the key is valid as a checkpoint."""
 
 
 class AccessPosition(msgspec.Struct, frozen=True):
-    """How far the proxy's access log has been taken over: the file, and the byte after the last line."""
+    """How far the proxy's access log was read: the file, and the offset after the last line."""
 
     file: str
     offset: int
 
 
 class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Lines of the access log, kept in a file beside the log: ``size`` bytes from ``offset`` on, and their digest."""
+    """Lines of the access log in a file beside the log: ``size`` bytes starting at ``offset``, and their digest."""
 
     file: int
     offset: int
@@ -52,20 +52,26 @@ class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def end(self) -> int:
-        """The byte after them."""
+        """The offset after these lines."""
         return self.offset + self.size
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One line of the log. There is no secret in a record.
+    """One line of the log. A record contains no secrets.
 
-    ``event`` is ``decision`` (of the auth service, written before it answers), ``access`` (lines of the proxy's access
-    log were taken over; ``traffic`` says where they are kept), ``act`` (an administrative one, named by ``kind``),
-    ``checkpoint`` (signed), ``recovered`` (the log was continued after a line that a crash cut short), ``gap``
-    (lines of the access log are missing, or rows about connections of jobs), or ``egress`` (a connection of a job to
-    the outside, as the process beside its box saw it). Readers make a ``traffic`` record of each line that an
-    ``access`` record stands for. ``time`` is UTC in RFC 3339, when the record was written; ``at`` is when a request of
-    the access log, or a connection of a job, began. ``credential`` is a public id.
+    ``event`` is one of:
+
+    - ``decision``: of the auth service, written before it answers.
+    - ``access``: lines of the proxy's access log were copied; ``traffic`` says where they are stored.
+    - ``traffic``: one such line. Readers create these records from an ``access`` record.
+    - ``act``: an administrative act, named by ``kind``.
+    - ``checkpoint``: signed.
+    - ``recovered``: the log was continued after a line that a crash truncated.
+    - ``gap``: lines of the access log, or rows about connections of jobs, are missing.
+    - ``egress``: a connection of a job to the outside, as seen by the process beside its sandbox.
+
+    ``time`` is when the record was written (UTC, RFC 3339). ``at`` is when the request of the access log, or the
+    connection of the job, began. ``credential`` is a public id.
     """
 
     event: Literal["decision", "access", "traffic", "act", "checkpoint", "recovered", "gap", "egress"]
@@ -82,7 +88,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     decision: Literal["", "allow", "deny"] = ""
     status: int = 0
     reason: str = ""
-    # What only some records have is left out of the others.
+    # Fields of some kinds of records only. They are omitted from the others.
     at: str | msgspec.UnsetType = msgspec.UNSET
     kind: str | msgspec.UnsetType = msgspec.UNSET
     detail: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
@@ -92,20 +98,20 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     position: AccessPosition | msgspec.UnsetType = msgspec.UNSET
     traffic: Traffic | msgspec.UnsetType = msgspec.UNSET
     part: int | msgspec.UnsetType = msgspec.UNSET
-    """Readers number the records that one line stands for, from 1 on."""
+    """Number of the record among those that one line stands for, starting at 1. Set by readers."""
     key: str | msgspec.UnsetType = msgspec.UNSET
-    # The last one: it signs the bytes before it.
+    # Must be the last field: it signs the bytes before it.
     signature: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def number(self) -> str:
-        """The line, and which of the records that it stands for; no two records have the same."""
+        """Line number and part of the record. It is unique."""
         return f"{self.sequence}.{self.part}" if isinstance(self.part, int) else str(self.sequence)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A signed checkpoint that was kept: its line, whose digest the chain must have at ``sequence``."""
+    """A signed checkpoint that was stored. The chain must have this ``digest`` at line ``sequence``."""
 
     sequence: int
     digest: str
@@ -114,7 +120,7 @@ class Checkpoint:
 
 
 def seal(record: AuditRecord, state: ChainState) -> tuple[bytes, ChainState]:
-    """Put ``record`` at the end of the chain; returns its line and the new state."""
+    """Append ``record`` to the chain. Returns its line and the new state."""
     line = msgspec.json.encode(msgspec.structs.replace(record, sequence=state.count + 1, previous=state.digest))
     return line + b"\n", ChainState(state.count + 1, digest_of(line))
 
@@ -128,7 +134,7 @@ def seal_checkpoint(
     position: AccessPosition | None = None,
     traffic: Traffic | None = None,
 ) -> tuple[bytes, ChainState]:
-    """A checkpoint at the end of the chain: it signs all that is before it in its own line, ``previous`` included."""
+    """Append a checkpoint to the chain. It signs its own line up to the signature, including ``previous``."""
     record = AuditRecord(
         event="checkpoint",
         time=time,
@@ -147,7 +153,7 @@ def digest_of(line: bytes) -> str:
 
 
 def decode(line: bytes) -> AuditRecord | None:
-    """The record of a line without its newline; None when it is none."""
+    """Decode a line without its newline; None if it is not a record."""
     try:
         return msgspec.json.decode(line, type=AuditRecord)
     except msgspec.MsgspecError:
@@ -167,28 +173,30 @@ def is_signed(line: bytes, record: AuditRecord, check: Check) -> bool:
 
 
 def kept_checkpoint(line: bytes, check: Check) -> Checkpoint:
-    """A checkpoint that was kept elsewhere; raises :class:`AuditLogError` when it is not a good one."""
+    """Decode a checkpoint that was stored elsewhere. Raises :class:`AuditLogError` if it is not valid."""
     stripped = line.removesuffix(b"\n")
     record = decode(stripped) if len(line) <= MAX_LINE_BYTES else None
     if record is None or record.event != "checkpoint" or not is_signed(stripped, record, check):
-        raise AuditLogError("the kept checkpoint is not one that this log's key has signed", "was it changed?")
+        raise AuditLogError(
+            "the kept checkpoint is not one that this log's key has signed", "check whether it was changed"
+        )
     return Checkpoint(record.sequence, digest_of(stripped), record.time, str(record.key))
 
 
 class ChainReader:
-    """Checks a log line by line, starting from a given state of the chain.
+    """Verifies a log line by line, starting from a given state of the chain.
 
     Attributes:
-        state: how far the chain goes.
-        position: how far the access log had been taken over.
-        traffic: the last lines of it that were kept.
-        unsigned: records since the last checkpoint.
+        state: the state of the chain after the last line.
+        position: how far the access log was read.
+        traffic: the last lines of the access log that were stored.
+        unsigned: number of records since the last checkpoint.
         checkpoint: the last checkpoint.
         last_line: the last line, without its newline.
     """
 
     def __init__(self, check: Check | None, state: ChainState | None = None) -> None:
-        """``check`` None: signatures are not looked at, and checkpoints need not be there."""
+        """If ``check`` is None, signatures are not verified and checkpoints are not required."""
         self._check = check
         self.state = state or ChainState()
         self.position: AccessPosition | None = None
@@ -198,14 +206,14 @@ class ChainReader:
         self.last_line = b""
 
     def take(self, raw: bytes) -> AuditRecord:
-        """The record of the next line; raises :class:`AuditLogError` naming the line when it does not fit."""
+        """The record of the next line, verified. Raises :class:`AuditLogError` with the line number if it is wrong."""
         number = self.state.count + 1
         line = raw.removesuffix(b"\n")
         record = decode(line) if len(raw) <= MAX_LINE_BYTES else None
         if record is None:
             raise AuditLogError(f"audit log line {number} is damaged")
         if record.previous != self.state.digest:
-            missing = f"it calls itself line {record.sequence}: lines before it were removed"
+            missing = f"its sequence number is {record.sequence}: lines before it were removed"
             raise AuditLogError(
                 f"audit log line {number} does not follow the line before it",
                 missing
@@ -242,7 +250,7 @@ class ChainReader:
 
 
 def verify(lines: Iterable[bytes], check: Check | None = None) -> ChainState:
-    """Check a whole log; raises :class:`AuditLogError` naming the first line that does not fit."""
+    """Verify a whole log. Raises :class:`AuditLogError` with the number of the first wrong line."""
     reader = ChainReader(check)
     for raw in lines:
         reader.take(raw)

@@ -1,4 +1,4 @@
-"""The last checkpoint, in a file beside the log: an end that was cut off before it is noticed."""
+"""Stores the last checkpoint in a file beside the log, so truncation before it is detected."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from sluice.gateway.audit_log.segments import CHECKPOINT, open_file
 
 
 class CheckpointFile:
-    """The checkpoint file of the log in ``directory``; several processes may write it."""
+    """The checkpoint file of the log in ``directory``. Several processes may write it."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / CHECKPOINT
 
     def exists(self) -> bool:
-        """Whether a checkpoint has been kept."""
+        """Whether a checkpoint is stored."""
         return self._path.exists()
 
     def read(self, check: Check) -> Checkpoint | None:
-        """The checkpoint, or None without one; raises ``AuditLogError`` when ``check`` does not accept it."""
+        """The checkpoint, or None if there is none. Raises ``AuditLogError`` if ``check`` rejects it."""
         return kept_checkpoint(read_bounded(self._path, MAX_LINE_BYTES), check) if self.exists() else None
 
     def keep(self, line: bytes) -> None:
-        """Keep a checkpoint's line, unless a later one is kept already."""
+        """Store a checkpoint's line, unless a later one is already stored."""
         lock = open_file(self._path.with_name("checkpoint.lock"), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -39,7 +39,7 @@ class CheckpointFile:
 
 
 def last_checkpoint(data: bytes) -> int:
-    """The offset of the last whole line that is a checkpoint; -1 without one."""
+    """The offset of the last complete line that is a checkpoint; -1 if there is none."""
     end = data.rfind(b"\n")
     while end > 0:
         begin = data.rfind(b"\n", 0, end) + 1

@@ -1,7 +1,7 @@
-"""The key that signs an audit log's checkpoints: P-256, made at the log's first use, kept beside it or in a token.
+"""The P-256 key that signs an audit log's checkpoints. It is made when the log is created, in a file or in a token.
 
-The public half is always kept beside it, and its id is in every checkpoint; whoever wants to trust the log without
-trusting its machine keeps the id (or the public key) elsewhere.
+The public key is always stored beside the log, and every checkpoint contains its id. To verify the log without trusting
+its machine, store the id (or the public key) elsewhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sluice.pki.x509 import PrivateKey, generate_key, key_from_pem, key_to_pem, 
 
 SIGNING_KEY = "signing-key.pem"
 SIGNING_REFERENCE = "signing-key.uri"
-"""In the place of :data:`SIGNING_KEY`: which key in which token it is (RFC 7512); never a PIN."""
+"""Replaces :data:`SIGNING_KEY` if the key is in a token: the PKCS #11 URI of the key (RFC 7512), without a PIN."""
 VERIFICATION_KEY = "verification-key.pem"
 KEY_ID_CHARACTERS = 32
 
@@ -32,13 +32,13 @@ _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 @dataclass(frozen=True, slots=True)
 class VerificationKey:
-    """The public half."""
+    """The public key."""
 
     key: ec.EllipticCurvePublicKey
 
     @property
     def id(self) -> str:
-        """The beginning of the SHA-256 of the public key (DER), in hexadecimal."""
+        """The first characters of the SHA-256 of the public key (DER), in hexadecimal."""
         return hashlib.sha256(public_key_der(self.key)).hexdigest()[:KEY_ID_CHARACTERS]
 
     def checker(self) -> Checker:
@@ -47,7 +47,7 @@ class VerificationKey:
 
     @classmethod
     def read(cls, path: Path) -> VerificationKey:
-        """From a PEM file; raises :class:`AuditLogError` when it holds no P-256 public key."""
+        """Read a PEM file. Raises :class:`AuditLogError` if it contains no P-256 public key."""
         try:
             key = load_pem_public_key(read_bounded(path))
         except (ValueError, UnsupportedAlgorithm) as error:
@@ -59,13 +59,13 @@ class VerificationKey:
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """Checks signatures of one key."""
+    """Verifies signatures of one key."""
 
     key: ec.EllipticCurvePublicKey
     id: str
 
     def __call__(self, key_id: str, signature: bytes, data: bytes) -> bool:
-        """Whether ``signature`` is this key's over ``data``."""
+        """Whether ``signature`` over ``data`` is valid for this key."""
         if key_id != self.id:
             return False
         try:
@@ -77,13 +77,13 @@ class Checker:
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """The private half."""
+    """The private key."""
 
     key: ec.EllipticCurvePrivateKey
     id: str
 
     def sign(self, data: bytes) -> bytes:
-        """An ECDSA signature (DER). Raises :class:`AuditLogError` when the token that has the key does not sign."""
+        """An ECDSA signature (DER). Raises :class:`AuditLogError` if the token with the key does not sign."""
         try:
             return self.key.sign(data, _ALGORITHM)
         except StoreError as error:
@@ -91,20 +91,20 @@ class SigningKey:
 
     @property
     def public(self) -> VerificationKey:
-        """The public half."""
+        """The public key."""
         return VerificationKey(self.key.public_key())
 
 
 @dataclass(frozen=True, slots=True)
 class KeyInToken:
-    """Where the key of a log that has not begun is to be made."""
+    """The token in which to generate the key of a new log."""
 
     place: TokenUri
     label: str
     tokens: TokenKeys = TOKEN_KEYS
 
     def make(self, reference: Path) -> TokenKey:
-        """Make the key, and write which it is; it is removed again if that cannot be written."""
+        """Generate the key and store its URI in ``reference``. If that fails, the key is removed again."""
         key = self.tokens.generate(self.place, "ecdsa-p256", self.label)
         try:
             write_secret(reference, format_reference(key.uri))
@@ -116,22 +116,22 @@ class KeyInToken:
 
 
 def key_place(directory: Path) -> TokenUri | None:
-    """The token with the key of the log in ``directory``; None: it is in a file, or the log has not begun."""
+    """The token with the key of the log in ``directory``; None if the key is in a file or the log is not begun."""
     reference = directory / SIGNING_REFERENCE
     return read_reference(reference).place if reference.exists() else None
 
 
 def open_key(directory: Path, *, first_use: bool, in_token: KeyInToken | None = None) -> SigningKey:
-    """The key of the log in ``directory``; made when this is the log's ``first_use``. Only with the writers' lock held.
+    """The key of the log in ``directory``. It is generated on ``first_use``. The caller must hold the writers' lock.
 
     Args:
-        directory: of the log.
+        directory: the log's directory.
         first_use: whether nothing has been written yet.
-        in_token: where to make a key that is to be in a token.
+        in_token: the token in which to generate the key, if any.
 
     Raises:
-        AuditLogError: the log has been written before, and its key is gone: another one would hide what happened. Or
-            the token that has it does not answer.
+        AuditLogError: the log exists but its key is missing (a new key would hide manipulation), or the token with
+            the key does not answer.
     """
     try:
         key, name = _read_or_make(directory, in_token, first_use=first_use)
@@ -155,8 +155,8 @@ def _read_or_make(directory: Path, in_token: KeyInToken | None, *, first_use: bo
         return key_from_pem(read_secret(private), str(private)), private
     if not first_use:
         raise AuditLogError(
-            f"{private}, which signs the audit log, is gone",
-            f"restore it; or keep {directory} as it is elsewhere, and a new log begins",
+            f"{private}, which signs the audit log, is missing",
+            f"restore it, or move {directory} elsewhere so that a new log begins",
         )
     if in_token is not None:
         return in_token.make(reference), reference

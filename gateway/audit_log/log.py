@@ -1,9 +1,9 @@
-"""The audit log as files. Several processes append to it, each before it answers.
+"""Writes the audit log. Several processes append to the same log, each before it answers its caller.
 
-A writer takes the lock of the log's directory, reads what others have written since, and continues the chain:
-the auth service, and every `sluice` command that does something worth recording. A record is in the kernel when
-:meth:`AuditLog.append` returns, so that killing the process loses nothing; :meth:`AuditLog.maintain` flushes it to
-disk and puts a signed checkpoint aside.
+The writers are the auth service and every `sluice` command that performs an act worth recording. A writer locks the
+log's directory, reads what others have written since, and continues the chain. When :meth:`AuditLog.append` returns,
+the record is in the kernel, so killing the process loses nothing. :meth:`AuditLog.maintain` flushes it to disk and
+stores the last signed checkpoint in a file.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ from sluice.gateway.errors import AuditLogError
 _LOG = logging.getLogger(__name__)
 
 MAX_BATCH_RECORDS = 500
-"""Records written at once; between two checkpoints there are never more than a batch over what is due."""
+"""Maximum number of records per write. It also limits by how much a checkpoint can be late."""
 _READ_BACK_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class AuditLogLimits:
-    """When a checkpoint is due, and when a segment is full."""
+    """When to write a checkpoint, and when to close a segment."""
 
     checkpoint_records: int = CHECKPOINT_EVERY_RECORDS
     checkpoint_age: dt.timedelta = dt.timedelta(seconds=10)
@@ -79,31 +79,31 @@ class AuditLogLimits:
 
 @dataclass(frozen=True, slots=True)
 class SignedRecord:
-    """A record and the checkpoint right after it, each the line in the log without its newline."""
+    """A record and the checkpoint right after it, both as lines of the log without the newline."""
 
     line: bytes
     checkpoint: bytes
 
 
 def audit_directory(home: Home) -> Path:
-    """Where the audit log of ``home``'s cluster is."""
+    """The directory of the audit log of ``home``'s cluster."""
     return home.gateway / "audit"
 
 
 def audit_file(home: Home) -> Path:
-    """The segment of it that is being written."""
+    """The segment that is currently written."""
     return audit_directory(home) / CURRENT
 
 
 class RecordTooLarge(AuditLogError):
-    """A record that can never be written."""
+    """The record is too large to be written."""
 
 
 class AuditLog:
-    """The end of an audit log, ready to be continued; safe to use from several threads and processes.
+    """The end of an audit log, to which records are appended. Safe to use from several threads and processes.
 
     Raises:
-        AuditLogError: the log cannot be continued: its end was touched or cut off, its key is gone, or it cannot be
+        AuditLogError: the log cannot be continued: its end was changed or removed, its key is missing, or it cannot be
             written.
     """
 
@@ -116,9 +116,9 @@ class AuditLog:
         disk: Disk | None = None,
         key_in: KeyInToken | None = None,
     ) -> None:
-        """Open or create the log whose current segment is ``path``, and find the state of its chain.
+        """Open or create the log whose current segment is ``path``, and read the state of its chain.
 
-        ``key_in``: where to make the key of a new log; by default in a file.
+        ``key_in``: the token in which to generate the key of a new log; by default the key is in a file.
         """
         self._path = path
         self._name = os.fspath(path)
@@ -151,26 +151,26 @@ class AuditLog:
 
     @property
     def state(self) -> ChainState:
-        """How far the chain goes, as far as this writer knows."""
+        """The last state of the chain that this writer has read or written."""
         return self._reader.state
 
     def position(self) -> AccessPosition | None:
-        """The position in the access log up to which any process has read it into this log."""
+        """How far any process has read the access log into this log."""
         with self._writing():
             return self._reader.position
 
     def append(self, record: AuditRecord) -> None:
-        """Write ``record`` at the end; ``time``, ``sequence`` and ``previous`` are filled in here.
+        """Append ``record``. This method sets ``time``, ``sequence`` and ``previous``.
 
-        Raises :class:`AuditLogError` when it cannot be written: then nothing may be allowed.
+        Raises :class:`AuditLogError` if the record cannot be written. The caller must then refuse the request.
         """
         self.append_all((record,))
 
     def append_all(self, records: Sequence[AuditRecord], *, after: AccessPosition | None = None) -> bool:
-        """As :meth:`append`, for up to :data:`MAX_BATCH_RECORDS` at once.
+        """Like :meth:`append`, for up to :data:`MAX_BATCH_RECORDS` records at once.
 
-        With ``after`` they are written only if the access log has been taken over exactly so far; returns whether they
-        were: several followers of one access log do not write a line of it twice.
+        With ``after`` the records are only written if that is the current position in the access log. Returns whether
+        they were written. So several readers of one access log never write a line twice.
         """
         if len(records) > MAX_BATCH_RECORDS:
             raise AuditLogError(f"{len(records)} records at once are more than {MAX_BATCH_RECORDS}")
@@ -183,10 +183,10 @@ class AuditLog:
         return True
 
     def take_over(self, lines: bytes, *, after: AccessPosition, position: AccessPosition) -> bool:
-        """Keep ``lines`` of the access log, which take its reading from ``after`` to ``position``.
+        """Store ``lines`` of the access log, which advance its position from ``after`` to ``position``.
 
-        They go into a file beside the log, and their digest into the chain: one record, however many they are. Returns
-        whether they were written: not if somebody else has taken them over meanwhile.
+        The lines go into a file beside the log, and their digest into one record of the chain. Returns whether they
+        were written; False if another process has already copied them.
         """
         digest = digest_of(lines)
         with self._writing():
@@ -200,12 +200,12 @@ class AuditLog:
         return True
 
     def event(self, kind: str, principal: str, detail: Mapping[str, object] | str = "") -> SignedRecord:
-        """Record an administrative act, such as ``token.created``, signed at once; its line and the checkpoint's.
+        """Record and sign an administrative act, such as ``token.created``. Returns its line and the checkpoint.
 
         Args:
-            kind: what was done, ``subject.verb``.
-            principal: who did it; commands use ``local:`` and the operating system's user name.
-            detail: public facts: names, ids, counts. What looks like a secret is taken out, what is long is cut.
+            kind: the act, as ``subject.verb``.
+            principal: who performed it. Commands use ``local:`` and the operating system's user name.
+            detail: public facts: names, ids, counts. Suspected secrets are removed, and long texts are truncated.
         """
         record = AuditRecord(event="act", kind=kind, principal=principal, detail=detail_without_secrets(detail))
         with self._writing():
@@ -215,9 +215,9 @@ class AuditLog:
         return SignedRecord(line.removesuffix(b"\n"), checkpoint.removesuffix(b"\n"))
 
     def maintain(self) -> None:
-        """Sign what is unsigned for long, flush to disk, put the checkpoint aside, compress closed segments.
+        """Sign what is unsigned for too long, flush to disk, store the checkpoint, and compress closed segments.
 
-        For a thread beside the event loop, every second or so: it waits for the disk.
+        It waits for the disk. Call it about once per second in a thread beside the event loop.
         """
         self._settle(force=False)
         for segment in segments(self._directory):
@@ -225,7 +225,7 @@ class AuditLog:
         self._traffic.compress(self._reader.traffic)
 
     def close(self) -> None:
-        """Sign the rest, flush to disk, and let go of the files."""
+        """Sign the remaining records, flush to disk, and close the files."""
         try:
             self._settle(force=True)
         finally:
@@ -235,7 +235,7 @@ class AuditLog:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Hold the lock, with everything that others have written taken in and whatever a crash left repaired."""
+        """Hold the lock. First read what others have written, and repair what a crash left behind."""
         with self._mutex:
             if self._lock_descriptor < 0:
                 raise AuditLogError(f"{self._path} was closed")
@@ -249,7 +249,7 @@ class AuditLog:
 
     def _catch_up(self) -> None:
         try:
-            info = os.stat(self._name)  # noqa: PTH116  for every record: without pathlib's part of it
+            info = os.stat(self._name)  # noqa: PTH116  runs for every record, and pathlib is slower
         except FileNotFoundError:
             info = None
         except OSError as error:
@@ -262,14 +262,14 @@ class AuditLog:
             self._take(os.pread(self._descriptor, info.st_size - self._size, self._size))
 
     def _find_end(self) -> None:
-        """Find the state of the chain: read back to the last checkpoint, whose signature covers earlier records."""
+        """Find the state of the chain by reading back to the last checkpoint, which covers the earlier records."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
         earlier = segments(self._directory)
         self._descriptor = open_file(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         info = os.fstat(self._descriptor)
-        # Not known until all of this has gone well: whoever tries again looks again.
+        # Set again only when all of this has succeeded, so a retry starts from scratch.
         self._inode, self._size = 0, 0
         known = self._checkpoint_file.exists()
         first_use = not earlier and not known and info.st_size == 0
@@ -287,7 +287,7 @@ class AuditLog:
         self._inode = info.st_ino
 
     def _continue_after(self, segment: Segment) -> None:
-        """A closed segment ends with a checkpoint."""
+        """Continue after a closed segment, which ends with a checkpoint."""
         self._jump_to(segment.last_line())
         if self._reader.state.count != segment.last:
             raise AuditLogError(
@@ -296,8 +296,8 @@ class AuditLog:
             )
 
     def _jump_to(self, raw: bytes) -> None:
-        """Go on from a checkpoint; its signature stands for all before it."""
-        assert self._key is not None  # noqa: S101  set by _find_end before anything is read
+        """Continue after a checkpoint. Its signature covers everything before it."""
+        assert self._key is not None  # noqa: S101  set by _find_end
         kept = kept_checkpoint(raw, self._key.public.checker())
         record = msgspec.json.decode(raw, type=AuditRecord)
         self._reader = ChainReader(self._key.public.checker(), ChainState(kept.sequence - 1, record.previous))
@@ -305,7 +305,7 @@ class AuditLog:
         self._checkpoint_line, self._checkpoint_at = raw, dt.datetime.fromisoformat(kept.time)
 
     def _read_back(self, size: int) -> None:
-        """Take in the current segment: from its last checkpoint on, or from its beginning when it has none."""
+        """Read the current segment from its last checkpoint, or from its beginning if it has none."""
         length, from_start = _READ_BACK_BYTES, False
         while True:
             start = max(0, size - length)
@@ -329,7 +329,7 @@ class AuditLog:
             self._take(data)
 
     def _take(self, data: bytes) -> None:
-        """Take in what is at the end; what a crash cut short is cut off, and a record says so."""
+        """Read lines at the end. Remove a line that a crash truncated, and record that."""
         whole = data.rfind(b"\n") + 1
         for line in data[:whole].splitlines(keepends=True):
             record = self._reader.take(line)
@@ -343,7 +343,7 @@ class AuditLog:
             self._write((record,), self._clock(), checkpoint=True)
 
     def _require_checkpoint(self) -> None:
-        """The chain must go at least as far as this writer has seen it, and the checkpoint that was put aside."""
+        """Check that the log reaches at least the last line that this writer saw, and the stored checkpoint."""
         assert self._key is not None  # noqa: S101  as above
         if self._reader.state.count < self._seen:
             raise AuditLogError(
@@ -356,8 +356,8 @@ class AuditLog:
         if kept.sequence > self._reader.state.count:
             raise AuditLogError(
                 f"the audit log ends at line {self._reader.state.count}, but line {kept.sequence} was signed",
-                f"its end was removed; see `sluice audit-log verify`, keep {self._directory} as it is elsewhere, "
-                "and a new log begins",
+                f"its end was removed; see `sluice audit-log verify`, then move {self._directory} elsewhere "
+                "so that a new log begins",
             )
 
     # --- writing -------------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ class AuditLog:
         return unsigned >= self._limits.checkpoint_records or late
 
     def _write(self, records: Sequence[AuditRecord], now: dt.datetime, *, checkpoint: bool) -> list[bytes]:
-        """Seal and write in one piece: all of it or nothing counts; the lines that were written."""
+        """Seal ``records`` and write them in one piece, all or none. Returns the lines."""
         assert self._key is not None  # noqa: S101  as above
         stamp, state, lines = rfc3339(now), self._reader.state, []
         position, traffic, unsigned = self._reader.position, self._reader.traffic, self._reader.unsigned
@@ -412,14 +412,14 @@ class AuditLog:
         old = now - self._segment_since >= self._limits.segment_age
         if not full and not old:
             return
-        # What was to be recorded is recorded; a full disk here only puts the rotation off.
+        # The records are already written, so an error such as a full disk only postpones the rotation.
         try:
             if self._reader.unsigned:
                 self._write((), now, checkpoint=True)
             closed = Segment.named(self._directory, self._segment_first, self._reader.state.count)
             self._disk.rename(self._path, closed.path)
         except (AuditLogError, OSError) as error:
-            _LOG.warning("cannot close the audit log's segment, trying again later: %s", error)
+            _LOG.warning("cannot close the audit log's segment, will retry: %s", error)
             return
         self._find_end()
 
@@ -436,7 +436,7 @@ class AuditLog:
             line, descriptor, settled = self._checkpoint_line, os.dup(self._descriptor), (self._inode, self._size)
             traffic = self._reader.traffic
         try:
-            # Not under the lock: nobody's answer waits for the disk. Records first, then what vouches for them.
+            # Without the lock, so no request waits for the disk. Records first, then the checkpoint that covers them.
             self._traffic.sync(traffic)
             self._sync_closed()
             self._disk.sync(descriptor)
@@ -450,7 +450,7 @@ class AuditLog:
         self._settled = settled
 
     def _sync_closed(self) -> None:
-        """Segments that were closed since; the compressed ones are on the disk."""
+        """Flush segments that are closed but not compressed yet. Compressed ones are already on disk."""
         for segment in segments(self._directory):
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -467,6 +467,6 @@ class AuditLog:
 
 
 def record_act(home: Home, kind: str, principal: str, detail: Mapping[str, object] | str = "") -> SignedRecord:
-    """Record one administrative act in ``home``'s audit log, for a process that writes nothing else to it."""
+    """Record one administrative act in ``home``'s audit log, for a process that writes no other records."""
     with contextlib.closing(AuditLog(audit_file(home))) as log:
         return log.event(kind, principal, detail)

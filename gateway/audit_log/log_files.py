@@ -1,4 +1,4 @@
-"""The files of an audit log as they are at one moment, for a copy of it that verifies."""
+"""A consistent snapshot of the files of an audit log, for a copy that passes verification."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sluice.gateway.errors import AuditLogError
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One file: what was in it at that moment are the first ``size`` bytes of ``descriptor``.
+    """One file of the snapshot: the first ``size`` bytes of ``descriptor``.
 
-    A closed one does not change any more and has no descriptor (-1); ``path`` is its name before it is compressed.
+    A closed segment no longer changes and has no descriptor (-1). ``path`` is its name before compression.
     """
 
     path: Path
@@ -29,9 +29,9 @@ class LogFile:
 
 @contextlib.contextmanager
 def log_files(directory: Path) -> Iterator[list[LogFile]]:
-    """The files of the log in ``directory``, which may be written meanwhile; none where there is no log.
+    """A snapshot of the log in ``directory``, which may be written at the same time. Empty if there is no log.
 
-    Raises :class:`AuditLogError`: a writer does not let go of the log, or a file cannot be read.
+    Raises :class:`AuditLogError` if a writer does not release its lock, or a file cannot be read.
     """
     if not (directory / LOCK).exists():
         yield []

@@ -1,4 +1,4 @@
-"""Reads an audit log while it is written, and filters its records."""
+"""Reads an audit log while it is being written, and filters its records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sluice.gateway.audit_log.verification import told
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Conditions on records; an empty one admits every record. ``*`` in a text matches any text."""
+    """Conditions on records. An empty condition matches every record. ``*`` in a text matches any characters."""
 
     principal: str = ""
     operation: str = ""
@@ -30,7 +30,7 @@ class Filter:
     until: dt.datetime | None = None
 
     def admits(self, record: AuditRecord) -> bool:
-        """Whether ``record`` meets every condition."""
+        """Whether ``record`` meets all conditions."""
         kind = record.kind if isinstance(record.kind, str) else ""
         texts = ((self.principal, record.principal), (self.operation, record.operation or kind))
         if any(want and not fnmatchcase(have, want) for want, have in texts):
@@ -44,7 +44,7 @@ class Filter:
 
 
 def moment_of(record: AuditRecord) -> dt.datetime:
-    """When it happened: the proxy's word counts for what it decided, if it is a time at all."""
+    """When the event happened: the proxy's time of the request if it is valid, else the time of the record."""
     if isinstance(record.at, str):
         try:
             moment = dt.datetime.fromisoformat(record.at)
@@ -55,9 +55,10 @@ def moment_of(record: AuditRecord) -> dt.datetime:
 
 
 def follow(directory: Path, *, wait: Callable[[], None]) -> Iterator[AuditRecord | None]:
-    """Every record from the beginning, then None once, then what is written later; ``wait`` is called in between.
+    """All existing records, then None once, then new ones as they are written. Calls ``wait`` between two reads.
 
-    Each is checked against the chain, but for signatures. Ends only with an error, or with its consumer.
+    Each record is checked against the chain, but signatures are not verified. The generator ends only with an error or
+    when it is closed.
     """
     reader, traffic = LineReader(directory), TrafficReader(directory)
 
@@ -73,10 +74,10 @@ def follow(directory: Path, *, wait: Callable[[], None]) -> Iterator[AuditRecord
 
 
 class LineReader:
-    """Reads the lines of a log from a given state of its chain on, and later what was written since."""
+    """Reads the lines of a log after a given state of its chain, and later the new ones."""
 
     def __init__(self, directory: Path, state: ChainState | None = None, check: Check | None = None) -> None:
-        """Go on after ``state``; ``check`` None: signatures are not looked at."""
+        """Start after ``state``. If ``check`` is None, signatures are not verified."""
         self._directory = directory
         self._reader = ChainReader(check, state)
         self._inode = 0
@@ -84,13 +85,13 @@ class LineReader:
 
     @property
     def state(self) -> ChainState:
-        """How far the chain has been read."""
+        """The state of the chain after the last line that was read."""
         return self._reader.state
 
     def news(self, until: int | None = None) -> Iterator[tuple[bytes, AuditRecord]]:
-        """Lines that were written since the last call, each with its record, up to line ``until``.
+        """Lines written since the last call, each with its record, up to line ``until``.
 
-        Raises :class:`AuditLogError` naming the first line that does not continue the chain.
+        Raises :class:`AuditLogError` with the number of the first line that does not continue the chain.
         """
         last = sys.maxsize if until is None else until
         for segment in segments(self._directory):
@@ -104,14 +105,14 @@ class LineReader:
             yield from self._current(file, last)
 
     def _current(self, file: IO[bytes], last: int) -> Iterator[tuple[bytes, AuditRecord]]:
-        """New lines of the current segment, which may be closed at any moment."""
+        """New lines of the current segment, which a writer may close at any moment."""
         inode = os.fstat(file.fileno()).st_ino
         if inode != self._inode:
             first = decode(file.readline(MAX_LINE_BYTES + 1).removesuffix(b"\n"))
             if first is None or first.sequence > self.state.count + 1:
-                return  # not whole yet, or a segment was closed meanwhile, which comes first
+                return  # incomplete, or a segment was closed meanwhile and must be read first
             file.seek(0)
-            for _ in range(self.state.count + 1 - first.sequence):  # those before the given state
+            for _ in range(self.state.count + 1 - first.sequence):  # skip lines before the given state
                 if not file.readline(MAX_LINE_BYTES + 1):
                     break
             self._inode, self._offset = inode, file.tell()

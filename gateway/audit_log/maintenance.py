@@ -11,15 +11,15 @@ from sluice.core import Home, end_tasks, repeat
 from sluice.gateway.audit_log.access_log_reader import AccessLogReader, access_file
 from sluice.gateway.audit_log.log import AuditLog
 
-_UNSIGNED = "the audit log is not signed and flushed"
-_NOT_TAKEN_OVER = "the access log is not taken over into the audit log"
+_UNSIGNED = "cannot sign and flush the audit log"
+_NOT_TAKEN_OVER = "cannot copy the access log into the audit log"
 MAINTENANCE_SECONDS = 1.0
 ACCESS_POLL_SECONDS = 0.5
 
 
 @contextlib.asynccontextmanager
 async def keeping(home: Home, log: AuditLog) -> AsyncIterator[None]:
-    """Maintain ``log`` and read the access log of ``home`` into it, while the context lasts."""
+    """Maintain ``log`` and copy the access log of ``home`` into it while the context is open."""
     tail = AccessLogReader(access_file(home), log)
     tasks = [
         asyncio.create_task(repeat(functools.partial(asyncio.to_thread, log.maintain), MAINTENANCE_SECONDS, _UNSIGNED)),
@@ -32,7 +32,7 @@ async def keeping(home: Home, log: AuditLog) -> AsyncIterator[None]:
 
 
 async def _take_over(tail: AccessLogReader) -> None:
-    """Until there is nothing left."""
+    """Copy until nothing is left, then delete the rotated files that were copied."""
     await asyncio.to_thread(tail.step)
     while tail.behind:
         await asyncio.to_thread(tail.step)

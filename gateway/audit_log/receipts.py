@@ -1,4 +1,4 @@
-"""Receipts of jobs in the audit log: the digest of each is recorded before it is signed."""
+"""Records job receipts in the audit log. The digest of a receipt is recorded before the receipt is signed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sluice.pki.tls import TlsIdentity
 
 
 def receipt_detail(order: ProofOrder, by: str) -> dict[str, str]:
-    """What the record says of a receipt; ``by`` is the SPIFFE ID of the JobManager that asks."""
+    """The detail of a receipt's record. ``by`` is the SPIFFE ID of the JobManager that requests the proof."""
     return {"job": order.job, "sha256": order.sha256, "by": by}
 
 
 def prove_receipt(recorded: SignedRecord, identity: TlsIdentity) -> AuditProof:
-    """The proof that it is recorded, signed by the auth service with its present identity."""
+    """The proof that a receipt is recorded, signed by the auth service with its current identity."""
     if not recorded.checkpoint:
         raise AuditLogError("the record of a receipt has no checkpoint")
     return make_proof(recorded.line, recorded.checkpoint, identity.material)

@@ -1,4 +1,4 @@
-"""A policy file whose changes are recorded: each change is in the audit log before the first decision by it."""
+"""A policy file that records each change in the audit log before the first decision that uses it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sluice.gateway.audit_log.log import AuditLog
 from sluice.gateway.authz import MAX_POLICY_BYTES, Policy, PolicyFile
 
 AUTH_SERVICE = "local:auth-service"
-"""The principal of policy changes in the log; the author of the file is not known."""
+"""The principal of policy changes in the log, because the author of the file is unknown."""
 
 
 class RecordedPolicy(PolicyFile):
-    """A policy file whose loading, changes and rejections are acts in the audit log."""
+    """A policy file whose loading, changes and rejections are recorded as acts in the audit log."""
 
     def __init__(self, locate: Callable[[], Path], operations: Callable[[], frozenset[str]], log: AuditLog) -> None:
         super().__init__(locate, operations)
@@ -25,7 +25,7 @@ class RecordedPolicy(PolicyFile):
         self._digest = ""
 
     def get(self) -> Policy:
-        """The policy in force; raises when the change to it cannot be recorded: then nothing is decided by it."""
+        """The current policy. Raises if a change to it cannot be recorded; then no decision may use it."""
         policy = super().get()
         if self._seen is None or policy is not self._seen[0] or self.rejected != self._seen[1]:
             self._record()

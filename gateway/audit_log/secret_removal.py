@@ -1,4 +1,4 @@
-"""Keeps secrets, invalid Unicode and overlong text out of records. Pure."""
+"""Removes secrets, invalid Unicode and overlong text from records. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_DETAILS = 16
 MAX_NAME_CHARACTERS = 64
 MAX_GROUPS = 64
 MAX_GROUP_CHARACTERS = 128
-"""As many and as long as a principal can have."""
+"""The same limits as for the groups of a principal."""
 MAX_VALUE_CHARACTERS = 512
 MAX_FIELD_CHARACTERS = 2048
 
@@ -36,7 +36,7 @@ _TEXT_FIELDS = tuple(
 
 
 def clean(text: str, limit: int = MAX_FIELD_CHARACTERS) -> str:
-    """``text`` without secrets and lone surrogates, at most ``limit`` characters."""
+    """``text`` without secrets and lone surrogates, truncated to ``limit`` characters."""
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     if not _SUSPICIOUS.search(text):
@@ -47,7 +47,7 @@ def clean(text: str, limit: int = MAX_FIELD_CHARACTERS) -> str:
 
 
 def remove_secrets(lines: bytes) -> bytes:
-    """``lines`` of an access log, with what looks like a secret replaced; one look tells that there is none."""
+    """``lines`` of an access log with suspected secrets replaced. A single search skips lines without any."""
     if not any(mark in lines for mark in _SUSPICIOUS_BYTES):
         return lines
     return b"\n".join(
@@ -56,14 +56,14 @@ def remove_secrets(lines: bytes) -> bytes:
 
 
 def _clean_line(line: bytes) -> bytes:
-    """Remove secrets from a line. JSON stays JSON: a match never includes the closing quote."""
+    """Remove secrets from a line. JSON stays valid: a match never includes the closing quote."""
     text = _JWT.sub("(jwt)", redact(line.decode(errors="surrogateescape")))
     text = _PRIVATE_KEY_TEXT.sub("(private key)", _BEARER_TEXT.sub(r"\1(secret)", text))
     return text.encode(errors="surrogateescape")
 
 
 def seal_without_secrets(record: AuditRecord, state: ChainState) -> tuple[bytes, ChainState]:
-    """``record`` at the end of the chain, record_without_secrets when there is any need: one look at its line tells."""
+    """Append ``record`` to the chain. Secrets are removed only if a quick check of its line finds any."""
     try:
         line, after = seal(record, state)
     except UnicodeEncodeError:
@@ -74,7 +74,7 @@ def seal_without_secrets(record: AuditRecord, state: ChainState) -> tuple[bytes,
 
 
 def record_without_secrets(record: AuditRecord) -> AuditRecord:
-    """``record`` with every text in it clean; itself when there is nothing to do."""
+    """``record`` with all texts cleaned; the same object if nothing has to change."""
     changed: dict[str, object] = {}
     for name in _TEXT_FIELDS:
         value = getattr(record, name)
@@ -90,7 +90,7 @@ def record_without_secrets(record: AuditRecord) -> AuditRecord:
 
 
 def detail_without_secrets(detail: Mapping[str, object] | str) -> dict[str, str] | msgspec.UnsetType:
-    """The facts of an act as short clean texts."""
+    """The facts of an act as short, clean texts."""
     facts = {"text": detail} if isinstance(detail, str) else detail
     kept = {
         clean(str(name), MAX_NAME_CHARACTERS): clean(str(value), MAX_VALUE_CHARACTERS)

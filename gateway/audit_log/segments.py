@@ -1,7 +1,7 @@
-"""The files of an audit log: the current segment, and closed ones, which are compressed.
+"""The segment files of an audit log: the current one, and closed ones, which are compressed.
 
-``current.jsonl`` is appended to; a full one becomes ``audit-FIRST-LAST.jsonl`` (sequence numbers) and later
-``….jsonl.gz``. The chain goes on across segments.
+Lines are appended to ``current.jsonl``. A full segment is renamed to ``audit-FIRST-LAST.jsonl`` (sequence numbers), and
+later compressed to ``….jsonl.gz``. The chain continues across segments.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from sluice.gateway.errors import AuditLogError
 
 CURRENT = "current.jsonl"
 CHECKPOINT = "checkpoint.json"
-"""The last checkpoint whose records are safely on the disk: an end that was cut off before it is found."""
+"""The last checkpoint whose records are safely on disk. With it, truncation before it is detected."""
 LOCK = "lock"
 """A writer holds a lock on this file (flock(2)); it is never renamed."""
 LOCK_TIMEOUT_SECONDS = 5.0
-"""How long a record waits for another writer; then it counts as not written."""
+"""How long a record waits for another writer. After that it counts as not written."""
 MAX_SEGMENT_BYTES = 32 << 20
-"""A segment of this size is closed, and the next begins."""
+"""A segment of this size is closed, and the next one begins."""
 MAX_READ_BYTES = 4 * MAX_SEGMENT_BYTES
-"""No segment that a writer left is larger; nor may what a compressed one holds be."""
+"""Upper limit for reading a segment, also after decompression. Writers never exceed it."""
 _LOCK_POLL_SECONDS = 0.0005
 _NAME = re.compile(r"audit-(\d{12,18})-(\d{12,18})\.jsonl(?:\.gz)?")
 
@@ -45,16 +45,16 @@ class Segment:
 
     @classmethod
     def named(cls, directory: Path, first: int, last: int) -> Segment:
-        """The segment of these records."""
+        """The segment with the records ``first`` to ``last``."""
         return cls(first, last, directory / f"audit-{first:012}-{last:012}.jsonl")
 
     @property
     def compressed(self) -> Path:
-        """Its path after compression."""
+        """The path after compression."""
         return self.path.with_name(self.path.name + ".gz")
 
     def lines(self) -> Iterator[bytes]:
-        """Its lines, whether it is compressed or not (it may become so just now)."""
+        """The lines of the segment, compressed or not. It may be compressed at the same time."""
         with contextlib.suppress(FileNotFoundError), self.path.open("rb") as plain:
             yield from _bounded(plain, self.path.name)
             return
@@ -65,7 +65,7 @@ class Segment:
             raise AuditLogError(f"audit log segment {self.compressed.name} is damaged: {error}") from error
 
     def last_line(self) -> bytes:
-        """Its last line; empty when there is none."""
+        """The last line; empty if there is none."""
         with contextlib.suppress(FileNotFoundError), self.path.open("rb") as plain:
             plain.seek(max(0, plain.seek(0, os.SEEK_END) - 2 * MAX_LINE_BYTES))
             return plain.read().rstrip(b"\n").rpartition(b"\n")[2] + b"\n"
@@ -86,12 +86,12 @@ def segments(directory: Path) -> list[Segment]:
 
 
 def compress(path: Path) -> None:
-    """Compress a closed file of the log; one that is so already loses its plain copy. A crash loses neither."""
-    with contextlib.suppress(FileNotFoundError):  # another process was quicker
+    """Compress a closed file of the log, and delete the plain copy. A crash loses neither."""
+    with contextlib.suppress(FileNotFoundError):  # another process has already compressed it
         if path.stat().st_size > MAX_READ_BYTES:
             raise AuditLogError(f"{path} is larger than {MAX_READ_BYTES} bytes", "no writer left it so")
-        # mtime 0: the same records are the same bytes. Level 1: half the time of level 6 for a tenth more bytes, on the
-        # cores that the gateway works on.
+        # mtime 0 makes the output reproducible. Level 1 takes half the time of level 6 for a tenth more bytes, on cores
+        # that the gateway needs.
         write_secret(path.with_name(path.name + ".gz"), gzip.compress(path.read_bytes(), compresslevel=1, mtime=0))
         path.unlink()
 
@@ -106,16 +106,16 @@ def _bounded(file: IO[bytes] | gzip.GzipFile, name: str) -> Iterator[bytes]:
 
 
 def take_lock(descriptor: int, kind: int, directory: Path) -> None:
-    """Take the lock of the log in ``directory``; raises :class:`AuditLogError` when another process holds it."""
+    """Take the lock of the log in ``directory``. Raises :class:`AuditLogError` if another process keeps it."""
     if not lock_within(descriptor, LOCK_TIMEOUT_SECONDS, kind=kind, poll_seconds=_LOCK_POLL_SECONDS):
         raise AuditLogError(
             f"another process has been writing {directory} for {LOCK_TIMEOUT_SECONDS:.0f} s",
-            "is one of them stopped? see `sluice status`",
+            "check with `sluice status` whether a process is stopped",
         )
 
 
 def open_file(path: Path, flags: int) -> int:
-    """A descriptor of a file of the log; raises :class:`AuditLogError`. Links are not followed."""
+    """Open a file of the log without following links; returns the descriptor. Raises :class:`AuditLogError`."""
     try:
         return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, SECRET_MODE)
     except OSError as error:

@@ -1,11 +1,11 @@
-"""The proxy's access log as the audit log keeps it: its lines in files of their own, their digests in the chain.
+"""Stores the proxy's access log within the audit log: the lines in separate files, their digests in the chain.
 
-A busy proxy writes thousands of lines a second. They are kept as they came, in ``traffic-NUMBER.jsonl`` beside the
-log's segments, and one record of the chain vouches for all that were read at once: what a line costs is reading,
-hashing and writing its bytes. Only who reads the log looks into them.
+A busy proxy writes thousands of lines per second. The lines are stored unchanged in ``traffic-NUMBER.jsonl`` beside the
+segments, and one record of the chain covers all lines of one read. So a line only costs reading, hashing and writing
+its bytes. Lines are parsed only when the log is read.
 
-The bytes are in the kernel before their record is, so a record always has its bytes. What a crash leaves after the last
-record's bytes is cut off by the next writer, which reads the same lines from the access log again.
+The bytes are in the kernel before their record is, so a record always has its bytes. Bytes that a crash left after
+those of the last record are truncated by the next writer, which reads the same lines from the access log again.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from sluice.gateway.audit_log.segments import MAX_READ_BYTES, MAX_SEGMENT_BYTES,
 from sluice.gateway.errors import AuditLogError
 
 MAX_TRAFFIC_BYTES = 2 << 20
-"""Largest number of bytes that one record refers to."""
+"""Maximum number of bytes that one record covers."""
 
 _NAME = re.compile(r"traffic-(\d{9,12})\.jsonl(?:\.gz)?")
 
 
 def traffic_file(directory: Path, number: int) -> Path:
-    """The file with this number; compressed, it has ``.gz`` after its name."""
+    """The path of file ``number``. A compressed file has the suffix ``.gz`` in addition."""
     return directory / f"traffic-{number:09}.jsonl"
 
 
 def traffic_files(directory: Path) -> list[Path]:
-    """The files that are there, in their order, by the names that they have before they are compressed."""
+    """The existing files in order, by their names before compression."""
     numbers = {int(match[1]) for entry in directory.iterdir() if (match := _NAME.fullmatch(entry.name))}
     return [traffic_file(directory, number) for number in sorted(numbers)]
 
 
 class TrafficWriter:
-    """Writes the files and flushes them to disk; callers of :meth:`keep` hold the log's lock."""
+    """Writes the files and flushes them to disk. Callers of :meth:`keep` must hold the log's lock."""
 
     def __init__(self, directory: Path, disk: Disk, *, file_bytes: int = MAX_SEGMENT_BYTES) -> None:
         self._directory = directory
         self._disk = disk
         self._file_bytes = file_bytes
         self._synced = 0
-        """Files before this one are on the disk."""
+        """All files before this one are on disk."""
 
     def keep(self, data: bytes, digest: str, *, after: Traffic | None) -> Traffic:
-        """Write ``data`` after what was kept last; nothing counts until a record names it.
+        """Write ``data`` after what ``after`` refers to. It only counts once a record refers to it.
 
-        Raises :class:`AuditLogError`: it cannot be written, or what was kept before is not whole.
+        Raises :class:`AuditLogError` if it cannot be written, or earlier data are incomplete.
         """
         if not 0 < len(data) <= MAX_TRAFFIC_BYTES:
             raise AuditLogError(f"{len(data)} bytes of the access log at once are not 1 to {MAX_TRAFFIC_BYTES}")
         number, offset = (1, 0) if after is None else (after.file, after.end)
         try:
             if offset >= self._file_bytes:
-                # What a crash left at its end goes before it is closed.
+                # Before the file is closed, remove what a crash left at its end.
                 os.close(self._open_at(number, offset))
                 number, offset = number + 1, 0
             descriptor = self._open_at(number, offset)
@@ -77,7 +77,7 @@ class TrafficWriter:
         return Traffic(number, offset, len(data), data.count(b"\n"), digest)
 
     def _open_at(self, number: int, offset: int) -> int:
-        """Open a file that must reach ``offset``; what is after it was left by a crash and is cut off."""
+        """Open a file that must have at least ``offset`` bytes. Truncate what a crash left after that."""
         path = traffic_file(self._directory, number)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | (0 if offset else os.O_CREAT)
         descriptor = os.open(path, flags, SECRET_MODE)
@@ -99,9 +99,9 @@ class TrafficWriter:
             self._disk.truncate(descriptor, offset)
 
     def sync(self, last: Traffic | None) -> None:
-        """Put on the disk what was kept up to ``last``; raises :class:`OSError`."""
+        """Flush the files up to ``last`` to disk. Raises :class:`OSError`."""
         for number in range(max(1, self._synced), last.file + 1) if last is not None else ():
-            with contextlib.suppress(FileNotFoundError):  # compressed, and so on the disk
+            with contextlib.suppress(FileNotFoundError):  # compressed files are already on disk
                 descriptor = os.open(traffic_file(self._directory, number), os.O_RDONLY | os.O_CLOEXEC)
                 try:
                     self._disk.sync(descriptor)
@@ -110,7 +110,7 @@ class TrafficWriter:
             self._synced = number
 
     def compress(self, last: Traffic | None) -> None:
-        """Compress the files that are full."""
+        """Compress the full files."""
         if last is None:
             return
         for entry in self._directory.glob("traffic-*.jsonl"):
@@ -120,7 +120,7 @@ class TrafficWriter:
 
 
 class TrafficReader:
-    """Reads the bytes that records stand for; best in their order."""
+    """Reads the lines that records refer to. Fastest in the order of the records."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -128,7 +128,7 @@ class TrafficReader:
         self._file: IO[bytes] | gzip.GzipFile | None = None
 
     def read(self, record: AuditRecord) -> bytes:
-        """The lines that ``record`` refers to; raises :class:`AuditLogError` when they are missing or changed."""
+        """The lines that ``record`` refers to. Raises :class:`AuditLogError` if they are missing or changed."""
         traffic = record.traffic
         where = f"audit log line {record.sequence}"
         if not isinstance(traffic, Traffic):
@@ -152,11 +152,11 @@ class TrafficReader:
         return data
 
     def has_more(self) -> bool:
-        """Whether there is anything after what was read last."""
+        """Whether there is anything after the last lines that were read."""
         return self._file is not None and bool(self._file.read(1))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
         self._file, self._number = None, 0
@@ -166,7 +166,7 @@ class TrafficReader:
             self.close()
             path = traffic_file(self._directory, traffic.file)
             packed = path.with_name(path.name + ".gz")
-            # Compressed just now, perhaps; kept open for what comes next.
+            # The file may be compressed at this moment. It stays open for the next record.
             self._file = path.open("rb") if path.exists() else gzip.GzipFile(packed, "rb")
             self._number = traffic.file
         self._file.seek(traffic.offset)
@@ -174,10 +174,10 @@ class TrafficReader:
 
 
 class TrafficCheck:
-    """Whether all that records stand for is there: every byte, in order, and nothing between.
+    """Verifies that the lines of all records are complete: every byte, in order, with nothing in between.
 
     Attributes:
-        lines: of the access log, so far.
+        lines: number of lines of the access log so far.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -186,7 +186,7 @@ class TrafficCheck:
         self.lines = 0
 
     def take(self, record: AuditRecord) -> bytes:
-        """The next record of the chain; returns the lines that it stands for. Raises :class:`AuditLogError`."""
+        """Verify the next record of the chain and return its lines. Raises :class:`AuditLogError`."""
         if record.event != "access":
             return b""
         last, traffic = self._last, record.traffic
@@ -194,7 +194,7 @@ class TrafficCheck:
             number, end = (1, 0) if last is None else (last.file, last.end)
             if (traffic.file, traffic.offset) == (number + 1, 0) and last is not None:
                 if self._reader.has_more():
-                    raise AuditLogError(f"traffic-{number:09}.jsonl goes on after its last line", "it was added to")
+                    raise AuditLogError(f"traffic-{number:09}.jsonl continues after its last line", "lines were added")
             elif (traffic.file, traffic.offset) != (number, end):
                 raise AuditLogError(f"audit log line {record.sequence} does not go on where the access log was")
             self._last = traffic
@@ -202,5 +202,5 @@ class TrafficCheck:
         return self._reader.read(record)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._reader.close()

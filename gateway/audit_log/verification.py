@@ -1,4 +1,4 @@
-"""Verifies an audit log as a whole: chain, signatures, segments and end, also while it is written."""
+"""Verifies a whole audit log, even while it is written: chain, signatures, segments and end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sluice.gateway.audit_log.traffic import TrafficCheck, TrafficReader
 from sluice.gateway.errors import AuditLogError
 
 PROGRESS_RECORDS = 1000
-"""Between two reports of progress."""
+"""Number of records between two progress reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Verified:
     """The result of a verification.
 
     Attributes:
-        state: how far the chain goes; all of it holds.
-        unsigned: records at the end that no checkpoint vouches for yet.
+        state: the state of the chain at the end of the verified log.
+        unsigned: number of records at the end that no checkpoint covers yet.
         checkpoint: the last checkpoint.
-        key: id of the key that signed.
-        segments: closed segments.
-        requests: lines of the access log that the log stands for; all are there.
-        cut_short: bytes of a line that was not complete when this looked (being written, or left by a crash).
+        key: id of the signing key.
+        segments: number of closed segments.
+        requests: number of lines of the access log that the log refers to; all are present.
+        cut_short: bytes of an incomplete last line (still being written, or left by a crash).
     """
 
     state: ChainState
@@ -55,7 +55,7 @@ class Verified:
 
 @dataclass(slots=True)
 class _Look:
-    """One look at a log's files: what is written later is not part of it."""
+    """A snapshot of a log's files. Later writes are not part of it."""
 
     closed: list[Segment]
     current: int
@@ -65,14 +65,14 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class _PassOn:
-    """Who is told of records while they are verified."""
+    """Passes records to the callbacks during verification."""
 
     visit: Callable[[AuditRecord], None] | None
     progress: Callable[[int, int], None] | None
     total: int
 
     def take(self, record: AuditRecord, lines: bytes) -> None:
-        """The next record, and the lines of the access log that it stands for."""
+        """Pass on the next record, and the lines of the access log that it refers to."""
         if self.progress is not None and (record.sequence % PROGRESS_RECORDS == 0 or record.sequence == self.total):
             self.progress(record.sequence, self.total)
         if self.visit is None:
@@ -93,20 +93,20 @@ def verify_log(
     visit: Callable[[AuditRecord], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verified:
-    """Check the log in ``directory``.
+    """Verify the log in ``directory``.
 
     Args:
-        directory: where the log is, or a copy of it.
+        directory: the directory of the log or of a copy.
         key: the public key to trust; default: the one beside the log.
-        key_id: when given, the key must have this id.
-        checkpoints: checkpoints kept elsewhere, or files with them; each must be a line of this log, besides the one
-            beside it.
-        visit: called with each record in its order, and with those of the lines of the access log instead of the
-            records that stand for them. What it was given counts only once this function has returned.
-        progress: called now and then with how many lines are read, and how many there are.
+        key_id: if given, the key must have this id.
+        checkpoints: checkpoints stored elsewhere, or files with them. Each must be a line of this log, as must the
+            checkpoint beside the log.
+        visit: called with each record in order. An ``access`` record is replaced by the records of its lines. Do not
+            rely on these records until this function has returned.
+        progress: called regularly with the number of lines read and the total number.
 
     Raises:
-        AuditLogError: naming the first line, segment or checkpoint that does not fit.
+        AuditLogError: the message names the first wrong line, segment or checkpoint.
     """
     trusted = VerificationKey.read(key or directory / VERIFICATION_KEY)
     if key_id and trusted.id != key_id.lower():
@@ -140,10 +140,10 @@ def verify_log(
 
 
 def read_records(directory: Path, *, last: int | None = None) -> Iterator[AuditRecord]:
-    """The records of a log from its beginning, each checked against the chain but for signatures.
+    """The records of a log from the beginning. Each is checked against the chain, but signatures are not verified.
 
-    Lines of the access log are records of their own, instead of those that stand for them. With ``last`` at least so
-    many of the end, without reading what is in earlier segments.
+    An ``access`` record is replaced by the records of its lines. With ``last``, at least that many records from the
+    end, without reading earlier segments.
     """
     with _look(directory) as look, contextlib.closing(TrafficReader(directory)) as traffic:
         closed = look.closed
@@ -160,7 +160,7 @@ def read_records(directory: Path, *, last: int | None = None) -> Iterator[AuditR
 
 
 def told(record: AuditRecord, traffic: TrafficReader) -> Iterator[AuditRecord]:
-    """``record``, or those of the lines that it stands for."""
+    """``record`` itself, or the records of the access log lines that it stands for."""
     if record.event == "access":
         yield from records_of(traffic.read(record), record)
     else:
@@ -168,7 +168,7 @@ def told(record: AuditRecord, traffic: TrafficReader) -> Iterator[AuditRecord]:
 
 
 def _state_before(raw: bytes) -> ChainState:
-    """The chain state that the first line states; later lines are checked from there."""
+    """The state of the chain before the first line, taken from that line. Later lines are checked from there."""
     record = decode(raw.removesuffix(b"\n")) if len(raw) <= MAX_LINE_BYTES else None
     if record is None:
         raise AuditLogError("the first line of an audit log segment is damaged")
@@ -176,7 +176,7 @@ def _state_before(raw: bytes) -> ChainState:
 
 
 def _last_sequence(look: _Look) -> int:
-    """Of the last whole line in the current segment; 0 when there is none."""
+    """Sequence number of the last complete line in the current segment; 0 if there is none."""
     if look.current < 0:
         return 0
     start = max(0, look.size - 2 * MAX_LINE_BYTES)
@@ -187,7 +187,7 @@ def _last_sequence(look: _Look) -> int:
 
 @contextlib.contextmanager
 def _look(directory: Path) -> Iterator[_Look]:
-    """The files at one moment between two writes: with the writers' lock, where there is one that may be taken."""
+    """A snapshot of the files between two writes. Takes the writers' lock if it exists and may be opened."""
     lock = -1
     current = -1
     try:
@@ -208,7 +208,7 @@ def _look(directory: Path) -> Iterator[_Look]:
             if lock >= 0:
                 os.close(lock)
         if current < 0 and not closed and not look.kept:
-            raise AuditLogError(f"there is no audit log in {directory}", "has an auth service ever run here?")
+            raise AuditLogError(f"there is no audit log in {directory}", "check that an auth service has run here")
         yield look
     finally:
         if current >= 0:

@@ -1,4 +1,4 @@
-"""Where checkpoints are kept outside: a file, or a URL that takes PUT and gives back by GET."""
+"""Stores checkpoints outside the cluster: in a file, or at a URL that supports PUT and GET."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ MAX_TOKEN_BYTES = 16 << 10
 
 
 class Witness(Protocol):
-    """A place for one checkpoint; both methods raise :class:`SluiceError`."""
+    """Stores one checkpoint. Both methods raise :class:`SluiceError`."""
 
     def read(self) -> bytes | None:
-        """The checkpoint that is there; None: there is none yet."""
+        """The stored checkpoint; None if there is none yet."""
         ...
 
     def write(self, checkpoint: bytes) -> None:
-        """Put ``checkpoint`` in its place."""
+        """Store ``checkpoint``, replacing the one before."""
         ...
 
 
 def witness_at(place: str, *, ca_file: Path | None = None, token_file: Path | None = None) -> Witness:
-    """The witness at ``place``, a path or an HTTPS URL.
+    """The witness at ``place``.
 
     Args:
-        place: the path of a file, or a URL.
-        ca_file: authorities of the URL's host; None: the system's.
-        token_file: a bearer token for the URL (mode 0600).
+        place: path of a file, or an HTTPS URL.
+        ca_file: CAs of the URL's host; None: the system's CAs.
+        token_file: file with a bearer token for the URL (mode 0600).
     """
     if "://" not in place:
         return _File(Path(place))
@@ -46,7 +46,7 @@ def witness_at(place: str, *, ca_file: Path | None = None, token_file: Path | No
         raise AuditLogError(str(error)) from error
     token = "" if token_file is None else read_secret(token_file, MAX_TOKEN_BYTES).decode(errors="replace").strip()
     if token_file is not None and not (token.isascii() and token.isprintable() and token):
-        raise StoreError(f"{token_file} holds no bearer token", "one line of printable ASCII")
+        raise StoreError(f"{token_file} holds no bearer token", "write the token there as one line of printable ASCII")
     return _Url(place, EdgeTrust(ca_file), token)
 
 
@@ -92,6 +92,6 @@ class _Url:
                     raise AuditLogError(f"{self._url} answered {answer.status} to {method}")
                 return await read_body(answer.content, MAX_LINE_BYTES)
         except BodyTooLarge as error:
-            raise AuditLogError(f"{self._url} answered more than a checkpoint") from error
+            raise AuditLogError(f"{self._url} sent an answer larger than a checkpoint") from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise AuditLogError(f"{self._url} gave no answer: {error or type(error).__name__}") from error

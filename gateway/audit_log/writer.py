@@ -1,9 +1,8 @@
-"""The audit log as the auth service writes it: in a thread, so that a lock or a slow disk holds up no other answer.
+"""Writes the audit log for the auth service, in a thread, so a lock or a slow disk does not delay other requests.
 
-Whoever waits for a record waits for its own: :meth:`AuditWriter.append` returns when the record is in the kernel, or
-raises, and then the request is refused. Records that come in while the thread writes go into the log together, in the
-order in which they came. A record stands for a decision; whether its answer was still wanted when it had been written,
-Envoy's access log says.
+A caller waits only for its own record: :meth:`AuditWriter.append` returns when the record is in the kernel, or raises,
+and then the request is refused. Records that arrive during a write are written together, in order of arrival. A record
+stands for a decision. Whether the client still waited for the answer is only in Envoy's access log.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from sluice.gateway.audit_log.log import MAX_BATCH_RECORDS, AuditLog, RecordTooL
 from sluice.gateway.errors import AuditLogError
 
 MAX_WAITING_RECORDS = 4096
-"""Records that wait to be written; beyond that requests are refused at once."""
+"""Maximum number of records that wait to be written. Further requests are refused at once."""
 
 _T = TypeVar("_T")
 
@@ -35,10 +34,11 @@ class AuditWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="audit-log")
 
     async def append(self, record: AuditRecord) -> None:
-        """Append a record; it is in the log on return. Raises :class:`AuditLogError`, also for too many waiting."""
+        """Append a record; it is in the log on return. Raises :class:`AuditLogError`, also if too many records wait."""
         if len(self._waiting) >= self._limit:
             raise AuditLogError(
-                f"{len(self._waiting)} audit records wait to be written", "is the disk slow, or the log locked?"
+                f"{len(self._waiting)} audit records wait to be written",
+                "check whether the disk is slow or the log is locked",
             )
         written = asyncio.get_running_loop().create_future()
         self._waiting.append((record, written))
@@ -47,7 +47,7 @@ class AuditWriter:
         await written
 
     async def append_all(self, records: Sequence[AuditRecord]) -> None:
-        """Append records that no request waits for; they are in the log on return. Raises :class:`AuditLogError`."""
+        """Append records for which no request waits; they are in the log on return. Raises :class:`AuditLogError`."""
         for begin in range(0, len(records), MAX_BATCH_RECORDS):
             batch = records[begin : begin + MAX_BATCH_RECORDS]
             await self._beside(partial(self.log.append_all, batch))
@@ -57,7 +57,7 @@ class AuditWriter:
         return await self._beside(lambda: self.log.event(kind, principal, detail))
 
     async def close(self) -> None:
-        """Write what waits, and end the thread; the log stays open."""
+        """Write the waiting records and end the thread. The log stays open."""
         if self._writing is not None:
             await self._writing
         self._thread.shutdown(wait=False)
@@ -69,7 +69,7 @@ class AuditWriter:
                 try:
                     await self._write_batch(batch)
                 except RecordTooLarge:
-                    # One that can never be written takes nobody else's with it.
+                    # A record that is too large must not make the others of its batch fail.
                     for each in batch:
                         await self._write_one(each)
         finally:
@@ -87,7 +87,7 @@ class AuditWriter:
             await self._beside(lambda: self.log.append_all([record for record, _ in batch]))
         except RecordTooLarge:
             raise
-        except Exception as error:  # noqa: BLE001  whatever it was: nobody who waits is left waiting
+        except Exception as error:  # noqa: BLE001  every waiting caller must be answered
             problem = error
         for _, written in batch:
             _settle(written, problem)
@@ -97,13 +97,13 @@ class AuditWriter:
 
 
 def _settle(written: asyncio.Future[None], problem: Exception | None) -> None:
-    if written.done():  # whoever waited has gone
+    if written.done():  # the caller was cancelled
         return
     if problem is None:
         written.set_result(None)
         return
     told = problem if isinstance(problem, AuditLogError) else AuditLogError(f"cannot write the audit log: {problem}")
-    # Each gets an exception of its own: it is raised in several tasks, and each adds its traceback.
+    # One exception per caller: each task that raises it adds its own traceback.
     own = AuditLogError(told.what, told.remedy)
     own.__cause__ = problem
     written.set_exception(own)

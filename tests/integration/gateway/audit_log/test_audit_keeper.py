@@ -75,7 +75,7 @@ async def test_access_log_that_cannot_be_read_stops_nothing_else(
     access_file(short_home).mkdir(parents=True)
     with contextlib.closing(AuditLog(audit_file(short_home))) as log:
         async with keeping(short_home, log):
-            await until(lambda: "not taken over" in caplog.text, "nobody is told")
+            await until(lambda: "cannot copy the access log" in caplog.text, "nobody is told")
             log.append(AuditRecord(event="decision", decision="deny"))
             access_file(short_home).rmdir()
             access_file(short_home).write_text('{"request_id":"1"}\n')
