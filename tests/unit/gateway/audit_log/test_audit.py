@@ -135,7 +135,7 @@ def test_touched_end_is_not_continued(path: Path) -> None:
 def test_log_whose_key_is_gone_is_not_continued(path: Path) -> None:
     AuditLog(path).close()
     (path.parent / SIGNING_KEY).unlink()
-    with pytest.raises(AuditLogError, match="which signs the audit log, is gone"):
+    with pytest.raises(AuditLogError, match="which signs the audit log, is missing"):
         AuditLog(path)
 
 

@@ -100,7 +100,7 @@ TAMPERED = {
     "a line removed": (_plain(lambda data: data[data.index(b"\n") + 1 :]), "ends before|other bytes"),
     "two lines swapped": (_plain(_swap), "other bytes"),
     "the end removed": (_plain(lambda data: data[:-1]), "ends before"),
-    "added to a closed file": (_packed(lambda data: data + b'{"path":"/x"}\n'), "goes on after"),
+    "added to a closed file": (_packed(lambda data: data + b'{"path":"/x"}\n'), "continues after"),
     "a file removed": (lambda kept: kept.file(3).unlink(), "missing"),
     "no gzip": (
         lambda kept: kept.file(1).with_name(kept.file(1).name + ".gz").write_bytes(b"nonsense"),
