@@ -1,4 +1,4 @@
-"""Secrets of jobs: encrypted in the HA storage, granted by name, given to attempts."""
+"""Secrets of jobs: stored encrypted in the HA storage, granted to jobs, and given to their attempts."""
 
 import lazy_loader
 

@@ -1,8 +1,8 @@
 """Envelope encryption: each version of a secret has a data key, and a key-encryption key wraps the data keys.
 
-AES-256-GCM both times (NIST SP 800-38D), with random nonces: a data key encrypts once, a key-encryption key some ten
-thousand times at most, far below the 2^32 of section 8.3. What is encrypted is bound to where it belongs: domain, name,
-incarnation and version are authenticated, so that nobody who may write to the storage can put one in another's place.
+Both layers use AES-256-GCM (NIST SP 800-38D) with random nonces. A data key encrypts once; a key-encryption key at most
+some ten thousand times, far below the limit of 2^32 in section 8.3. Each ciphertext is bound to its place: trust
+domain, name, incarnation and version are authenticated, so write access to the storage is not enough to swap values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_VALUE_BYTES = 64 << 10
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where a ciphertext belongs. ``incarnation`` is new each time that a secret of this name is made."""
+    """The place of a ciphertext. ``incarnation`` is new each time a secret of this name is created."""
 
     trust_domain: str
     name: str
@@ -39,14 +39,14 @@ class WrappedKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sealed(msgspec.Struct, frozen=True, kw_only=True):
-    """An encrypted value, apart from its data key."""
+    """An encrypted value, without its data key."""
 
     nonce: bytes
     data: bytes
 
 
 def seal(value: bytes, place: Place, key_id: str, key: bytes) -> tuple[Sealed, WrappedKey]:
-    """Encrypt ``value`` with a new data key, and that with ``key``."""
+    """Encrypt ``value`` with a new data key, and the data key with ``key``."""
     data_key = AESGCM.generate_key(KEY_BYTES * 8)
     nonce = os.urandom(NONCE_BYTES)
     sealed = Sealed(nonce=nonce, data=AESGCM(data_key).encrypt(nonce, value, _bound("value", place)))
@@ -54,19 +54,19 @@ def seal(value: bytes, place: Place, key_id: str, key: bytes) -> tuple[Sealed, W
 
 
 def unseal(sealed: Sealed, wrapped: WrappedKey, place: Place, key: bytes) -> bytes:
-    """The value; raises ``EntryDamaged`` when it is not what was encrypted there."""
+    """Decrypt a value; raises ``EntryDamaged`` when it was altered, or was encrypted for another place."""
     return _decrypt(unwrap(wrapped, place, key), sealed.nonce, sealed.data, _bound("value", place), place)
 
 
 def wrap(data_key: bytes, place: Place, key_id: str, key: bytes) -> WrappedKey:
-    """Encrypt a data key."""
+    """Encrypt a data key with a key-encryption key."""
     nonce = os.urandom(NONCE_BYTES)
     data = AESGCM(key).encrypt(nonce, data_key, _bound("key", place, key_id))
     return WrappedKey(key_id=key_id, nonce=nonce, data=data)
 
 
 def unwrap(wrapped: WrappedKey, place: Place, key: bytes) -> bytes:
-    """The data key; raises ``EntryDamaged``."""
+    """Decrypt a data key; raises ``EntryDamaged``."""
     return _decrypt(key, wrapped.nonce, wrapped.data, _bound("key", place, wrapped.key_id), place)
 
 
@@ -75,7 +75,7 @@ def _decrypt(key: bytes, nonce: bytes, data: bytes, bound: bytes, place: Place) 
         return AESGCM(key).decrypt(nonce, data, bound)
     except (InvalidTag, ValueError):
         raise EntryDamaged(
-            f"version {place.version} of secret {place.name} is not what was stored", "put it again"
+            f"version {place.version} of secret {place.name} is damaged", "store it again: `sluice secret put`"
         ) from None
 
 

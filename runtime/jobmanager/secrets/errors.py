@@ -1,4 +1,4 @@
-"""Errors about secrets. None says anything of a value."""
+"""Errors about secrets. No message reveals anything about a value."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ class SecretError(SluiceError):
 
 
 class InvalidSecret(SecretError):
-    """A name, a value, a grant or a file name that cannot be taken."""
+    """A name, a value, a grant or a file name is not valid."""
 
 
 class SecretUnknown(SecretError):
-    """There is no such secret, or no such version of it."""
+    """No such secret exists, or no such version of it."""
 
 
 @remotable
 class SecretRefused(SecretError):
-    """The secret does not exist, or is not granted to the job; the answer does not say which."""
+    """The secret does not exist, or is not granted to the job. The message does not say which."""
 
 
 @remotable
 class SecretUseless(SecretError):
-    """A secret cannot be given without being seen by others, or without being recorded. So it is not given."""
+    """A secret is not given, because others could see it, or because its use cannot be recorded."""
 
 
 @remotable
 class SecretKeyMissing(SecretError):
-    """The key that a secret is encrypted with is not on this JobManager, or not the one that it was."""
+    """The key that a secret is encrypted with is not on this JobManager, or its file has another content."""
 
 
 class SecretsFull(SecretError):
-    """The limit of secrets, or of grants of a secret, is reached."""
+    """The maximum number of secrets, or of grants of a secret, is reached."""

@@ -1,8 +1,8 @@
-"""Key-encryption keys: a directory of 0600 files, apart from what they encrypt.
+"""Key-encryption keys: files with mode 0600 in a directory separate from the encrypted data.
 
-A key's id is derived from the key, so that a file with another key under its name is found out. One machine's cluster
-makes its keys itself. Where JobManagers are on several machines, each has to have the same keys: somebody distributes
-them, and none is made here.
+The id of a key is derived from the key, so a file with another key under that name is detected. A cluster on one
+machine makes its own keys. JobManagers on several machines need the same keys: an operator distributes them, and no
+JobManager makes any.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _ID = re.compile(r"[0-9a-f]{16}")
 
 
 def keys_directory(home: Home, configured: str) -> Path:
-    """Where the keys of ``home`` are: ``[secrets] keys``, by default in the home, beside what they encrypt."""
+    """The directory of the keys: ``[secrets] keys``, by default a directory in ``home``, beside the encrypted data."""
     return Path(configured).expanduser().absolute() if configured else home.root / "secret-keys"
 
 
 class KeyRing:
-    """The keys in one directory. Blocks; every method but :meth:`create` and :meth:`remove` only reads.
+    """The keys in one directory. Blocking. Only :meth:`create` and :meth:`remove` write.
 
     Args:
-        directory: made when the first key is.
-        makes_keys: whether keys are made here; else they are distributed by somebody.
+        directory: created with the first key.
+        makes_keys: whether keys are made here; else an operator distributes them.
     """
 
     def __init__(self, directory: Path, *, makes_keys: bool) -> None:
@@ -49,28 +49,28 @@ class KeyRing:
         return tuple(stem for name in names if _ID.fullmatch(stem := name.removesuffix(SUFFIX)) and name != stem)
 
     def key(self, key_id: str) -> bytes:
-        """The key of this id; raises :class:`SecretKeyMissing`."""
+        """The key with this id; raises :class:`SecretKeyMissing`."""
         if not _ID.fullmatch(key_id):
-            raise self._missing("a key without an id")
+            raise self._missing("the id of the key is not valid")
         try:
             key = read_secret(self._path(key_id), KEY_BYTES)
         except StoreError as error:
             raise self._missing(error.what) from error
         if len(key) != KEY_BYTES or id_of(key) != key_id:
-            raise self._missing(f"{self._path(key_id)} is another key than its name says")
+            raise self._missing(f"{self._path(key_id)} contains another key than its name says")
         return key
 
     def create(self) -> str:
-        """Make a key; it is on disk when this returns its id."""
+        """Make a key, and return its id; the key is on disk when this returns."""
         if len(self.ids()) >= MAX_KEYS:
-            raise self._missing(f"room for another key: there are {MAX_KEYS}")
+            raise self._missing(f"no room for another key, the most are {MAX_KEYS}")
         key = os.urandom(KEY_BYTES)
         make_private_directory(self._directory)
         write_secret(self._path(id_of(key)), key)
         return id_of(key)
 
     def remove(self, key_id: str) -> None:
-        """Remove a key that nothing is encrypted with any more."""
+        """Remove a key with which nothing is encrypted any more."""
         self._path(key_id).unlink(missing_ok=True)
         sync_directory(self._directory)
 
@@ -85,5 +85,5 @@ class KeyRing:
 
 
 def id_of(key: bytes) -> str:
-    """The id of a key, which tells nothing of it."""
+    """The id of a key; it reveals nothing about the key."""
     return hashlib.sha256(b"sluice key-encryption key\0" + key).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What is known of a secret besides its values: the pointer in the HA storage, and what administrators see."""
+"""The metadata of secrets: the pointer in the HA storage, and the view for administrators."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from sluice.runtime.messages import JobSubmission
 
 MAX_GRANTEE_CHARACTERS = 256
 MAX_GRANTS = 64
-"""Grants of one secret."""
+"""Most grants of one secret."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 def check_secret_name(name: str) -> str:
-    """``name`` when it can be that of a secret, and of a file; raises :class:`InvalidSecret`."""
+    """Return ``name`` if it is valid for a secret and for a file; raises :class:`InvalidSecret`."""
     if not _NAME.fullmatch(name):
         raise InvalidSecret(
-            f"{name[:80]!r} is not the name of a secret", "1 to 64 letters, digits, '_', '.', '-'; first no sign"
+            f"{name[:80]!r} is not the name of a secret", "1 to 64 letters, digits, '_', '.', '-'; no sign first"
         )
     return name
 
 
 class GranteeKind(enum.StrEnum):
-    """Who may be granted a secret."""
+    """The kinds of grantees of a secret."""
 
     ROLE = "role"
-    """Jobs of whoever has a role at the submission."""
+    """Jobs of users who have a role at submission."""
     GROUP = "group"
-    """The same with a group of the identity provider."""
+    """Jobs of users who are in a group of the identity provider at submission."""
     USER = "user"
     """Jobs of a user."""
     JOB = "job"
-    """Jobs of that name of a user. A name alone is no protection: everybody may give a job any name."""
+    """Jobs of a user with this name. The name alone is no protection: everybody may give a job any name."""
 
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_GRANTEE_CHARACTERS)]
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Jobs that get a secret when they ask for it; ``owner`` is that of jobs called ``name``, and of no other kind."""
+    """The jobs that get a secret if they ask for it. ``owner`` is set only for kind ``job``: who owns the jobs."""
 
     kind: GranteeKind
     name: _Name
     owner: Annotated[str, msgspec.Meta(max_length=MAX_GRANTEE_CHARACTERS)] = ""
 
     def checked(self) -> Grant:
-        """Itself; raises :class:`InvalidSecret` when it does not say enough, or too much."""
+        """Return the grant itself; raises :class:`InvalidSecret` when ``owner`` is missing, or not allowed."""
         if (self.kind is GranteeKind.JOB) != bool(self.owner):
             raise InvalidSecret(
                 "a grant to a job names its owner, and no other grant does",
@@ -62,7 +62,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self
 
     def covers(self, subject: Subject) -> bool:
-        """Whether jobs of ``subject`` get the secret by this grant."""
+        """Whether this grant gives the secret to ``subject``."""
         match self.kind:
             case GranteeKind.ROLE:
                 return self.name in subject.roles
@@ -79,7 +79,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A job that wants secrets: whose it is, with the roles and groups of the submission."""
+    """A job that wants secrets: its owner and name, and the owner's roles and groups at submission."""
 
     owner: str
     job_name: str
@@ -88,12 +88,12 @@ class Subject:
 
     @classmethod
     def of(cls, submission: JobSubmission) -> Subject:
-        """The job of a submission."""
+        """The subject of a submission."""
         return cls(submission.owner, submission.name, submission.owner_roles, submission.owner_groups)
 
 
 class StoredVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """One version: where its value is, and the key that it is encrypted with. ``created_at`` is epoch milliseconds."""
+    """One version: the entry of its value, and its wrapped data key. ``created_at`` is in epoch milliseconds."""
 
     number: int
     entry: StoredEntry
@@ -104,7 +104,7 @@ class StoredVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The pointer of a secret; the earliest version first. ``latest`` is the highest number that was ever used."""
+    """The pointer of a secret, the earliest version first. ``latest`` is the highest number ever used."""
 
     name: str
     incarnation: str
@@ -113,17 +113,17 @@ class SecretRecord(msgspec.Struct, frozen=True, kw_only=True):
     grants: tuple[Grant, ...] = ()
 
     def version(self, number: int) -> StoredVersion | None:
-        """The version of that number, for 0 the newest; None when there is none."""
+        """The version with this number, or the newest for 0; None when there is none."""
         if number == 0:
             return self.versions[-1] if self.versions else None
         return next((each for each in self.versions if each.number == number), None)
 
     def granted_to(self, subject: Subject) -> bool:
-        """Whether jobs of ``subject`` get it."""
+        """Whether any grant gives the secret to ``subject``."""
         return any(grant.covers(subject) for grant in self.grants)
 
     def view(self) -> SecretView:
-        """What administrators see."""
+        """The view for administrators."""
         return SecretView(
             name=self.name,
             versions=tuple(
@@ -141,7 +141,7 @@ class SecretRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """One version, without its value; ``masked``: what jobs print of it is masked in their logs."""
+    """One version, without its value. ``masked``: where jobs print the value, it is masked in their logs."""
 
     number: int
     created_at: int
@@ -151,7 +151,7 @@ class SecretVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretView(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret, without its values; the earliest version first."""
+    """A secret without its values, the earliest version first."""
 
     name: str
     versions: tuple[SecretVersion, ...]
@@ -160,7 +160,7 @@ class SecretView(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ChosenSecret:
-    """The version of a secret that an attempt of a job gets, and where; ``executors``: on its executors too."""
+    """The version of a secret that an attempt gets, and its file name. ``executors``: executors get it too."""
 
     name: str
     version: int

@@ -12,11 +12,11 @@ MAX_SECRETS_OF_A_JOB = 32
 
 
 def check_secret_references(references: Sequence[SecretReference]) -> None:
-    """Raise :class:`InvalidSecret` unless each has a name and a plain file name of its own."""
+    """Raise :class:`InvalidSecret` unless each reference has a valid name and its own plain file name."""
     if len(references) > MAX_SECRETS_OF_A_JOB:
         raise InvalidSecret(f"{len(references)} secrets for one job", f"at most {MAX_SECRETS_OF_A_JOB}")
     files = [check_secret_name(reference.file or check_secret_name(reference.name)) for reference in references]
     for reference in references:
         check_secret_name(reference.name)
     if len(set(files)) != len(files):
-        raise InvalidSecret("two secrets of the job have the same file name", "name another: --secret NAME=FILE")
+        raise InvalidSecret("two secrets of the job have the same file name", "choose another one: --secret NAME=FILE")

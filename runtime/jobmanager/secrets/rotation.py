@@ -1,11 +1,11 @@
-"""Replacing the key-encryption key, in steps of which each leaves everything readable.
+"""Rotation of the key-encryption key. Every secret stays readable after each step.
 
-1. A new key is on disk (or was distributed), and nothing uses it yet.
-2. A pointer names it: new versions are encrypted with it.
-3. The data keys of each secret are wrapped anew, one secret after the other.
-4. Keys that no secret names any more are removed, where they were made.
+1. A new key is on disk (made here, or distributed), and nothing uses it yet.
+2. A pointer names the new key: new versions are encrypted with it.
+3. The data keys of each secret are rewrapped with the new key, one secret after the other.
+4. Keys that no secret uses any more are removed, if this JobManager makes keys.
 
-Whatever is interrupted, a further rotation begins anew and ends in the same state. Until step 4 both keys are there.
+After an interruption, another rotation starts over and reaches the same state. Both keys exist until step 4.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class KeyRotation(msgspec.Struct, frozen=True, kw_only=True):
     """What a rotation has done.
 
     Attributes:
-        key_id: the key that everything is encrypted with now.
-        rewrapped: so many versions were wrapped anew.
-        retired: keys that nothing needs any more. Where keys are made here they are gone.
-        unreadable: secrets whose key was not there, or that were damaged; they are left as they are.
+        key_id: the key in use after the rotation.
+        rewrapped: how many versions were rewrapped.
+        retired: keys that nothing uses any more. They are removed if this JobManager makes keys.
+        unreadable: secrets whose key is missing, or that are damaged; they are unchanged.
     """
 
     key_id: str
@@ -48,10 +48,10 @@ class _Active(msgspec.Struct, frozen=True):
 
 
 async def active_key(pointers: PointerStore, keys: KeyRing) -> str:
-    """The key that new versions are encrypted with, made or chosen by the first who asks.
+    """The id of the key for new versions; the first call makes or chooses it.
 
     Raises:
-        SecretKeyMissing: there is none, and it has to be distributed first.
+        SecretKeyMissing: no key was chosen, and there is not exactly one: distribute one first.
     """
     present = await pointers.get(_META, _ACTIVE)
     if present is not None:
@@ -63,7 +63,7 @@ async def active_key(pointers: PointerStore, keys: KeyRing) -> str:
         key_id = there[0]
     else:
         raise SecretKeyMissing(
-            f"{len(there)} keys for secrets are on this JobManager, and none was chosen yet",
+            f"{len(there)} keys for secrets are on this JobManager, and none is in use yet",
             "make one with `sluice secret new-key DIRECTORY`, and copy it to [secrets] keys of each JobManager",
         )
     await pointers.create(_META, _ACTIVE, msgspec.json.encode(_Active(key_id)))
@@ -78,18 +78,18 @@ async def rotate(
     *,
     to: str = "",
 ) -> KeyRotation:
-    """Go through the steps above.
+    """Rotate the key-encryption key, in the steps above.
 
     Args:
-        pointers: of this term.
-        keys: the keys.
-        folder: of the secrets' pointers.
-        place: where a version's ciphertext belongs.
-        to: the new key's id; empty: one that is made, or where none is made the only one that is not in use.
+        pointers: the pointers of this term.
+        keys: the key-encryption keys.
+        folder: the folder of the secrets' pointers.
+        place: returns the place of the ciphertext of a version.
+        to: the id of the new key. Empty: make one, or, where keys are distributed, take the only one not in use.
 
     Raises:
-        InvalidSecret: it is not clear which key is meant, or it is not there.
-        SecretKeyMissing: it cannot be read.
+        InvalidSecret: the new key is missing, or it is not clear which one is meant.
+        SecretKeyMissing: the new key cannot be read.
     """
     if to and to not in await asyncio.to_thread(keys.ids):
         raise InvalidSecret(
@@ -123,14 +123,14 @@ async def rotate(
     if keys.makes_keys:
         for each in retired:
             await asyncio.to_thread(keys.remove, each)
-    _LOG.info("secrets are encrypted with key %s now: %d versions were wrapped anew", target, rewrapped)
+    _LOG.info("secrets are encrypted with key %s now: %d versions were rewrapped", target, rewrapped)
     return KeyRotation(key_id=target, rewrapped=rewrapped, retired=retired, unreadable=tuple(unreadable))
 
 
 def _rewrapped(
     record: SecretRecord, keys: KeyRing, target: str, key: bytes, place: Callable[[SecretRecord, int], Place]
 ) -> tuple[SecretRecord, int, set[str]]:
-    """``record`` under the new key, how many versions were wrapped anew, and the keys of those that could not be."""
+    """``record`` under the new key, how many versions were rewrapped, and the keys of the others."""
     versions, count, kept = [], 0, set()
     for version in record.versions:
         wrapped: WrappedKey = version.key
@@ -140,7 +140,7 @@ def _rewrapped(
                 wrapped = wrap(unwrap(wrapped, where, keys.key(wrapped.key_id)), where, target, key)
                 count += 1
             except (SecretKeyMissing, EntryDamaged) as error:
-                _LOG.error("version %d of secret %s stays as it is: %s", version.number, record.name, error)
+                _LOG.error("version %d of secret %s was not rewrapped: %s", version.number, record.name, error)
                 kept.add(wrapped.key_id)
         versions.append(msgspec.structs.replace(version, key=wrapped))
     return msgspec.structs.replace(record, versions=tuple(versions)), count, kept

@@ -1,7 +1,7 @@
-"""Secrets in the HA storage: a pointer for each says what counts, values are entries that are encrypted.
+"""Secrets in the HA storage: one pointer per secret names its valid versions; values are encrypted entries.
 
-So a new leader has them with everything else, whichever the store is: files, ZooKeeper or Kubernetes (ADR 111). The
-keys it has from its own directory (:mod:`sluice.runtime.jobmanager.secrets.key_ring`), never from the storage.
+A new leader finds them with everything else, in any kind of storage: files, ZooKeeper or Kubernetes (ADR 111). It reads
+the keys from its own directory (:mod:`sluice.runtime.jobmanager.secrets.key_ring`), never from the storage.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from sluice.runtime.messages import GivenSecret, SecretReference
 FOLDER = "secrets"
 MAX_SECRETS = 256
 MAX_VERSIONS = 8
-"""Of one secret; the earliest goes when another comes."""
+"""Most versions of one secret; a new one removes the earliest."""
 
 
 class SecretStore:
-    """See the module's documentation. It exists while its process leads; one change goes on at a time.
+    """Stores secrets and opens them for jobs. It exists while this process leads. Changes run one at a time.
 
     Args:
-        pointers: of this term.
-        storage: for values.
+        pointers: the pointers of this term.
+        storage: the storage of values.
         keys: the key-encryption keys.
-        trust_domain: of the cluster.
+        trust_domain: the trust domain of the cluster.
         clock: epoch seconds.
     """
 
@@ -70,9 +70,9 @@ class SecretStore:
         """Store a new version; durable when this returns.
 
         Raises:
-            InvalidSecret: the name, or the size of the value.
-            SecretsFull: there are too many.
-            SecretKeyMissing: there is no key to encrypt it with.
+            InvalidSecret: the name, or the size of the value, is not allowed.
+            SecretsFull: there are too many secrets.
+            SecretKeyMissing: the key to encrypt it with is missing.
         """
         check_secret_name(name)
         if not 0 < len(value) <= MAX_VALUE_BYTES:
@@ -104,7 +104,7 @@ class SecretStore:
             return changed.view()
 
     async def list(self) -> tuple[SecretView, ...]:
-        """All secrets, by name."""
+        """All secrets, sorted by name."""
         names = await self._pointers.names(FOLDER)
         records = [await self._read(each) for each in names]
         return tuple(sorted((record.view() for record, _ in filter(None, records)), key=lambda view: view.name))
@@ -129,7 +129,7 @@ class SecretStore:
             await self._forget((gone,))
 
     async def grant(self, name: str, grant: Grant) -> SecretView:
-        """Give it to jobs that ask for it; raises :class:`SecretUnknown`, ``InvalidSecret`` or ``SecretsFull``."""
+        """Grant a secret to jobs; raises :class:`SecretUnknown`, ``InvalidSecret`` or ``SecretsFull``."""
         grant.checked()
         async with self._changing:
             record, pointer = await self._known(name)
@@ -142,7 +142,7 @@ class SecretStore:
             return changed.view()
 
     async def revoke(self, name: str, grant: Grant) -> SecretView:
-        """Take a grant back: no process that is started from now on gets it. Raises :class:`SecretUnknown`."""
+        """Revoke a grant: processes that start later do not get the secret. Raises :class:`SecretUnknown`."""
         async with self._changing:
             record, pointer = await self._known(name)
             if grant not in record.grants:
@@ -153,14 +153,14 @@ class SecretStore:
             return changed.view()
 
     async def rotate_key(self, to: str = "") -> KeyRotation:
-        """Encrypt all data keys with another key-encryption key; see :mod:`.rotation`."""
+        """Rewrap all data keys with another key-encryption key; see :mod:`.rotation`."""
         async with self._changing:
             return await rotate(self._pointers, self._keys, FOLDER, self._place, to=to)
 
     # --- for jobs -------------------------------------------------------------------------------------------
 
     async def choose(self, references: Iterable[SecretReference], subject: Subject) -> tuple[ChosenSecret, ...]:
-        """The versions that an attempt gets, which begins now; raises :class:`SecretRefused`."""
+        """Choose the versions for an attempt that begins now; raises :class:`SecretRefused`."""
         chosen = []
         for reference in references:
             record = await self._granted(reference.name, subject)
@@ -173,11 +173,11 @@ class SecretStore:
         return tuple(chosen)
 
     async def open(self, chosen: ChosenSecret, subject: Subject) -> bytes:
-        """The value; raises :class:`SecretRefused`, also when it was revoked or removed since it was chosen.
+        """Decrypt the value of a chosen version.
 
-        Raises ``SecretKeyMissing`` and ``EntryDamaged`` besides.
+        Raises :class:`SecretRefused`, also if it was revoked or removed since, ``SecretKeyMissing``, ``EntryDamaged``.
         """
-        async with self._changing:  # a rotation removes keys
+        async with self._changing:  # a rotation removes keys meanwhile
             record = await self._granted(chosen.name, subject)
             version = record.version(chosen.version)
             if version is None:
@@ -187,7 +187,7 @@ class SecretStore:
                 data = version.entry.check(await asyncio.to_thread(self._storage.read, version.entry.name))
                 sealed = msgspec.json.decode(data, type=Sealed)
             except (EntryMissing, msgspec.DecodeError) as error:
-                raise EntryDamaged(f"the value of secret {chosen.name} cannot be read", "put it again") from error
+                raise EntryDamaged(f"the value of secret {chosen.name} cannot be read", "store it again") from error
             return unseal(sealed, version.key, self._place(record, version.number), key)
 
     async def _granted(self, name: str, subject: Subject) -> SecretRecord:
@@ -195,7 +195,7 @@ class SecretStore:
         if found is None or not found[0].granted_to(subject):
             raise SecretRefused(
                 f"there is no secret {name[:64]} for job {subject.job_name!r} of {subject.owner}",
-                "ask who keeps secrets: `sluice secret grant`",
+                "ask an administrator to grant it: `sluice secret grant`",
             )
         return found[0]
 
@@ -232,21 +232,21 @@ class SecretStore:
 
 
 def given(chosen: ChosenSecret, value: bytes, *, shown: bool) -> GivenSecret:
-    """What a process of a job gets; unless ``shown``, only so that what it prints of the value is masked."""
+    """The secret for a process of a job. Unless ``shown``, it has no file, and only serves to mask logs."""
     return GivenSecret(name=chosen.name, file=chosen.file if shown else "", content=value)
 
 
 def decode_record(pointer_name: str, data: bytes) -> SecretRecord:
-    """A record as it was written; raises ``EntryDamaged``."""
+    """Decode the pointer of a secret; raises ``EntryDamaged``."""
     try:
         record = msgspec.json.decode(data, type=SecretRecord)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise EntryDamaged(f"the pointer {FOLDER}/{pointer_name} cannot be read", "put the secret again") from error
+        raise EntryDamaged(f"the pointer {FOLDER}/{pointer_name} cannot be read", "store the secret again") from error
     if _pointer_name(record.name) != pointer_name:
-        raise EntryDamaged(f"the pointer {FOLDER}/{pointer_name} is that of another secret", "put the secret again")
+        raise EntryDamaged(f"the pointer {FOLDER}/{pointer_name} belongs to another secret", "store the secret again")
     return record
 
 
 def _pointer_name(name: str) -> str:
-    """Names of secrets have signs and cases that those of pointers have not."""
+    """The pointer name of a secret: a digest, because pointer names allow fewer characters than names of secrets."""
     return hashlib.sha256(name.encode()).hexdigest()
