@@ -1,4 +1,4 @@
-"""Errors of pods."""
+"""Errors about the pods of TaskManagers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ class PodError(SluiceError):
 
 
 class PodsMisconfigured(PodError):
-    """The settings or the template of pods cannot be used."""
+    """The settings or the pod template are not valid."""
 
 
 class PodsUnavailable(PodError):
-    """The API server does not answer, or not so that it can be used: what was asked may have been done."""
+    """The API server gives no usable answer; the request may have been carried out."""
 
 
 class PodsRefused(PodError):
-    """The API server refuses a request: no right, no quota, or an admission check."""
+    """The API server refuses a request: missing rights, an exceeded quota, or an admission check."""
 
 
 class PodChanged(PodError):
-    """The pod is gone, or is not what it was when it was looked at: nothing was done."""
+    """The pod is gone, or has changed since it was listed; nothing was done."""

@@ -1,4 +1,4 @@
-"""What the pods of a cluster are called and labelled: from it a leader knows its own, and those of earlier ones."""
+"""Names and labels of the pods of a cluster. A leader recognizes its own pods, and those of earlier terms, by them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EPOCH = re.compile(r"[0-9]{1,10}")
 
 
 def pod_name(cluster: str, epoch: int, random: str) -> str:
-    """The name of a new pod: at most 63 characters, for it is a host name too. ``random`` makes it one never used."""
+    """The name of a new pod: at most 63 characters, because it is also a host name. ``random`` makes it unique."""
     return f"{_prefix(cluster, epoch)}{random}"
 
 
@@ -30,12 +30,12 @@ def labels_of(cluster: str, epoch: int) -> dict[str, str]:
 
 
 def selector_of(cluster: str) -> str:
-    """What selects all of them, of whichever term."""
+    """The label selector of all pods of a cluster, of any term."""
     return f"{CLUSTER_LABEL}={cluster},{MANAGED_BY_LABEL}={MANAGED_BY}"
 
 
 def epoch_of(label: object) -> int:
-    """The term in a label; 0 when there is none that can be read."""
+    """The term in a label; 0 when it cannot be read."""
     if isinstance(label, str) and _EPOCH.fullmatch(label):
         return min(int(label), MAX_EPOCH)
     return 0

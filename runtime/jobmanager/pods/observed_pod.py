@@ -1,4 +1,4 @@
-"""What the API server says of a pod, as far as it matters. Everything in it is bounded; nothing in it is trusted."""
+"""The relevant part of a pod as the API server reports it. Every field is bounded, and none is trusted."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MAX_CONTAINERS = 32
 MAX_CONDITIONS = 32
 
 _MEANS_NOTHING = {"ContainerCreating", "PodInitializing", ""}
-"""Reasons for which a container waits on its way to a start."""
+"""Reasons for waiting that are part of a normal start of a container."""
 
 
 class Phase(enum.StrEnum):
-    """Kubernetes' phases; ``Unknown`` is what it says when it has lost the node."""
+    """The phases of a pod in Kubernetes; ``Unknown`` means that Kubernetes has lost the node."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -34,10 +34,10 @@ class ObservedPod:
     """A pod of the cluster at one resource version.
 
     Attributes:
-        epoch: of the term in which it was made.
-        deleting: it is going, whatever its phase is.
-        obstacle: why it does not start; empty: it has, or nothing keeps it.
-        end: why it has failed; empty otherwise, and when its TaskManager was drained and has left.
+        epoch: the epoch of the term in which it was made.
+        deleting: whether its deletion was requested, whatever its phase.
+        obstacle: why it does not start; empty when it has started, or nothing prevents it.
+        end: why it failed; empty otherwise, also when its TaskManager was drained and has left.
     """
 
     name: str
@@ -51,17 +51,17 @@ class ObservedPod:
 
     @property
     def ended(self) -> bool:
-        """Whether none of its containers runs any more."""
+        """Whether all of its containers have ended."""
         return self.phase in {Phase.SUCCEEDED, Phase.FAILED}
 
     @property
     def alive(self) -> bool:
-        """Whether it is, or may become, a TaskManager."""
+        """Whether it runs a TaskManager, or may do so."""
         return not self.ended and not self.deleting
 
 
 def observed_pod(content: dict[str, Any]) -> ObservedPod | None:
-    """The pod in an object of the API; None when it is not one that can be read."""
+    """Parse an object of the API; None when it is not a readable pod."""
     metadata, status = _section(content, "metadata"), _section(content, "status")
     name, uid, version = (metadata.get(key) for key in ("name", "uid", "resourceVersion"))
     if not (isinstance(name, str) and isinstance(uid, str) and isinstance(version, str)):
@@ -83,7 +83,7 @@ def observed_pod(content: dict[str, Any]) -> ObservedPod | None:
 
 
 def said(*parts: object) -> str:
-    """What somebody else wrote, on one line and short."""
+    """Untrusted text as one short line."""
     text = ": ".join(str(part)[: 4 * MAX_REASON_CHARACTERS] for part in parts if part)
     line = " ".join(printable(text, " ").split())
     return line if len(line) <= MAX_REASON_CHARACTERS else f"{line[: MAX_REASON_CHARACTERS - 1]}…"

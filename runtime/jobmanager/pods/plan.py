@@ -1,8 +1,8 @@
-"""Which pods to make and which to delete. Decisions only.
+"""Which pods to make and which to delete. Decisions only; no I/O.
 
-Level-triggered: :meth:`PodPlan.decide` compares the pods that there are, whichever leader made them, with how many
-TaskManagers should be in service. A pod that has started is never deleted because it is too many: it registers, is
-drained when it has been idle, and ends by itself. One that waits for a node or its image is deleted.
+Level-triggered: :meth:`PodPlan.decide` compares the existing pods, of any leader, with how many TaskManagers should be
+in service. A surplus pod that has started is never deleted: its TaskManager registers, is drained when idle, and ends
+by itself. A surplus pod that still waits for a node or its image is deleted.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from sluice.runtime.jobmanager.gateways import ProvisionView
 from sluice.runtime.jobmanager.pods.observed_pod import ObservedPod, Phase
 
 SURPLUS_SECONDS = 10.0
-"""How long there must have been too many before one goes: a new leader does not know at once what jobs need."""
+"""How long a surplus must last before a pod is deleted: a new leader does not know at once what jobs need."""
 MAX_MADE_AT_ONCE = 16
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
-"""Pauses before the next pod is made, after one failed or was refused: each is twice as long as the one before."""
+"""Exponential backoff before the next pod is made after one failed or was refused: each pause doubles the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,18 @@ class PodLimits:
 
 @dataclass(frozen=True, slots=True)
 class PodDecision:
-    """``create`` pods are to be made, ``delete`` are to go; ``note`` says what keeps TaskManagers from coming."""
+    """Make ``create`` pods and delete ``delete``; ``note`` says what keeps TaskManagers from starting."""
 
     create: int
     delete: tuple[ObservedPod, ...]
     note: str
     settled: bool
-    """Nothing is under way: the pods need not be looked at again before something changes."""
+    """Whether nothing is in progress: the pods need no further look before something changes."""
 
 
 @dataclass
 class PodPlan:
-    """What was decided for the pods of one cluster, in one term."""
+    """The decisions about the pods of one cluster in one term."""
 
     limits: PodLimits
     _silent_since: dict[str, float] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class PodPlan:
         return PodDecision(create, tuple(gone), note, settled)
 
     def refused(self, why: str, now: float) -> None:
-        """A pod could not be made."""
+        """Note that a pod could not be made, and back off."""
         self._trouble = why
         self._pause(now)
 
@@ -94,7 +94,7 @@ class PodPlan:
         return [pod for pod in silent if now - self._silent_since[pod.uid] >= self.limits.start_timeout]
 
     def _surplus(self, serving: Sequence[ObservedPod], count: int, now: float) -> list[ObservedPod]:
-        """Those of earlier terms first."""
+        """The surplus pods to delete, those of earlier terms first."""
         if count <= 0:
             self._surplus_since = None
             return []

@@ -1,8 +1,8 @@
-"""The pod of a TaskManager, made from the template of the operator: a value, without asking anybody.
+"""The pod of a TaskManager, made from the operator's template. No I/O except reading the template file.
 
-A template is a PodTemplateSpec. What it does not say about security is as Pod Security's level "restricted" demands it
-(https://kubernetes.io/docs/concepts/security/pod-security-standards/); what would take the pod out of its walls is
-refused, whoever wrote it.
+A template is a PodTemplateSpec. Missing security settings default to those of the Pod Security level "restricted"
+(https://kubernetes.io/docs/concepts/security/pod-security-standards/). Settings that break the isolation of the pod are
+refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The object with which all pods go: the one that the JobManager's own pod belongs to, or that pod."""
+    """The owner of all pods: the controller of the JobManager's own pod, else that pod. They are deleted with it."""
 
     api_version: str
     kind: str
@@ -37,49 +37,49 @@ class Owner:
 
 
 def read_template(path: Path) -> Object:
-    """The template in a file of JSON.
+    """Read and check a template in a JSON file.
 
     Raises:
-        PodsMisconfigured: it cannot be read, or no pod should be made of it; the message names the field.
+        PodsMisconfigured: the file cannot be read, or the template is not allowed; the message names the field.
     """
     try:
         template = msgspec.json.decode(read_bounded(path, MAX_TEMPLATE_BYTES), type=dict[str, Any])
     except (StoreError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PodsMisconfigured(
-            f"the template of pods in {path} cannot be read", "pods.template: a PodTemplateSpec in JSON"
+            f"the pod template in {path} cannot be read", "pods.template must be a PodTemplateSpec in JSON"
         ) from error
     check_template(template)
     return template
 
 
 def check_template(template: Object) -> None:
-    """Raises :class:`PodsMisconfigured` when the template is none, or lets a pod out of its walls."""
+    """Raise :class:`PodsMisconfigured` when the template is not valid, or breaks the isolation of its pods."""
     spec = template.get("spec")
     if not isinstance(spec, dict) or not isinstance(template.get("metadata", {}), dict):
-        raise PodsMisconfigured("the template of pods has no spec", "it is a PodTemplateSpec: metadata and spec")
+        raise PodsMisconfigured("the pod template has no spec", "it must be a PodTemplateSpec: metadata and spec")
     containers = [*_dicts(spec, "initContainers"), *_dicts(spec, "containers")]
     if CONTAINER not in {each.get("name") for each in _dicts(spec, "containers")}:
         raise PodsMisconfigured(
-            f"the template of pods has no container {CONTAINER!r}", f"call the TaskManager's container {CONTAINER!r}"
+            f"the pod template has no container {CONTAINER!r}", f"name the TaskManager's container {CONTAINER!r}"
         )
     for field in _HOST_NAMESPACES:
         if spec.get(field):
-            raise PodsMisconfigured(f"the template of pods has spec.{field}", "a TaskManager runs the code of users")
+            raise PodsMisconfigured(f"the pod template has spec.{field}", "remove it: a TaskManager runs code of users")
     for volume in _dicts(spec, "volumes"):
         if "hostPath" in volume:
-            raise PodsMisconfigured("the template of pods has a hostPath volume", "use an emptyDir or a claim")
+            raise PodsMisconfigured("the pod template has a hostPath volume", "use an emptyDir or a volume claim")
     for container in containers:
         context = container.get("securityContext") or {}
         added = (context.get("capabilities") or {}).get("add")
         if context.get("privileged") or context.get("allowPrivilegeEscalation") or added:
             raise PodsMisconfigured(
-                f"container {str(container.get('name'))[:63]!r} in the template of pods is privileged",
-                "neither privileged, allowPrivilegeEscalation nor added capabilities",
+                f"container {str(container.get('name'))[:63]!r} in the pod template is privileged",
+                "remove privileged, allowPrivilegeEscalation and added capabilities",
             )
 
 
 def pod_of(template: Object, *, name: str, cluster: str, epoch: int, owner: Owner | None) -> Object:
-    """The pod of this name in this term, from a template that was checked."""
+    """Make the pod with this name in this term from a checked template."""
     wanted = copy.deepcopy(template)
     given, spec = wanted.get("metadata") or {}, wanted["spec"]
     metadata: Object = {
@@ -88,10 +88,10 @@ def pod_of(template: Object, *, name: str, cluster: str, epoch: int, owner: Owne
         "annotations": given.get("annotations") or {},
     }
     if owner is not None:
-        # Not as its controller: a StatefulSet lets pods go that its selector does not match.
+        # Not as its controller: a StatefulSet releases pods that its selector does not match.
         reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
         metadata["ownerReferences"] = [reference | {"controller": False, "blockOwnerDeletion": False}]
-    # A TaskManager that has ended is replaced by another pod, if it is needed: with a name that nobody had.
+    # An ended TaskManager is replaced by another pod with a new name, if one is needed.
     spec |= {
         "restartPolicy": "Never",
         "hostname": name,
@@ -111,7 +111,7 @@ def pod_of(template: Object, *, name: str, cluster: str, epoch: int, owner: Owne
 
 
 def owner_of(own_pod: Object) -> Owner:
-    """Whom the pods of the JobManager in ``own_pod`` belong to: its controller, which outlives it, else the pod."""
+    """The owner of all pods, from the JobManager's ``own_pod``: its controller, which outlives it, else the pod."""
     metadata = own_pod["metadata"]
     for each in metadata.get("ownerReferences") or ():
         if each.get("controller"):
@@ -122,5 +122,5 @@ def owner_of(own_pod: Object) -> Owner:
 def _dicts(spec: Object, key: str) -> list[Object]:
     found = spec.get(key) or []
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise PodsMisconfigured(f"spec.{key} in the template of pods is no list of objects")
+        raise PodsMisconfigured(f"spec.{key} in the pod template is not a list of objects")
     return found

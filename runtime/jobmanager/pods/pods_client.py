@@ -1,4 +1,4 @@
-"""The API server's pods: made, listed and deleted, each request bounded in time and size."""
+"""Makes, lists and deletes pods at the API server. Each request is bounded in time and size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.runtime.jobmanager.pods.observed_pod import ObservedPod, observed_po
 
 PAGE_PODS = 50
 MAX_PAGES = 40
-"""More pods than these are not looked at: far more than ``resources.max_taskmanagers`` may be."""
+"""Most pages of a list: far more pods than ``resources.max_taskmanagers`` allows."""
 MAX_PAGE_BYTES = 8 << 20
 MAX_POD_BYTES = 1 << 20
 
@@ -40,7 +40,7 @@ class PodsClient:
         return await self._request("GET", f"{self._path}/{urllib.parse.quote(name, safe='')}", None, MAX_POD_BYTES)
 
     async def list(self, selector: str) -> list[ObservedPod]:
-        """All pods that a selector of labels selects."""
+        """All pods that match a label selector."""
         found: list[ObservedPod] = []
         following = ""
         for _ in range(MAX_PAGES):
@@ -53,14 +53,14 @@ class PodsClient:
             following = str((page.get("metadata") or {}).get("continue") or "")
             if not following:
                 return found
-        raise PodsUnavailable(f"there are more than {len(found)} pods with {selector}", "who makes them?")
+        raise PodsUnavailable(f"there are more than {len(found)} pods with {selector}", "check what creates them")
 
     async def create(self, pod: Object) -> None:
-        """Make a pod; raises :class:`PodsRefused` with what the API server says."""
+        """Make a pod; raises :class:`PodsRefused` with the API server's message."""
         await self._request("POST", self._path, pod, MAX_POD_BYTES)
 
     async def delete(self, pod: ObservedPod) -> None:
-        """Delete a pod if it is what it was; raises :class:`PodChanged`. Containers that run get their grace period."""
+        """Delete an unchanged pod, with its grace period; raises :class:`PodChanged` when it has changed."""
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",

@@ -1,8 +1,8 @@
 """Makes and deletes the pods of TaskManagers while this process leads.
 
-A former leader writes nothing: each write is preceded by a check of leadership, and one that is late all the same does
-no harm. A pod made late carries its term in name and labels and is taken over like every other; a late deletion names
-uid and resource version, and so hits only a pod to which nothing has happened since.
+A former leader writes nothing: leadership is checked before each write. A write that is late nevertheless does no harm.
+A pod made too late has its term in its name and labels, and the new leader takes it over like any other. A deletion
+names uid and resource version, so it affects only a pod that has not changed since.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 SETTLED_SECONDS = 15.0
-"""How often pods are looked at when nothing is under way, and nothing else is wanted."""
+"""Interval between looks at the pods while nothing is in progress and the wanted number does not change."""
 
 
 class Pods(Protocol):
@@ -42,25 +42,25 @@ class Pods(Protocol):
         ...
 
     async def list(self, selector: str) -> list[ObservedPod]:
-        """All that are selected."""
+        """All pods that match a selector."""
         ...
 
     async def create(self, pod: Object) -> None:
-        """Make one."""
+        """Make a pod."""
         ...
 
     async def delete(self, pod: ObservedPod) -> None:
-        """Delete one that is still the same."""
+        """Delete an unchanged pod."""
         ...
 
     async def close(self) -> None:
-        """Close connections."""
+        """Close all connections."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """In whose name pods are made: ``check`` raises ``LeadershipLost`` when this process may not lead any more."""
+    """The term in which pods are made; ``check`` raises ``LeadershipLost`` when this process no longer leads."""
 
     cluster: str
     epoch: int
@@ -71,9 +71,9 @@ class PodProvider:
     """The pods of one cluster in one term.
 
     Args:
-        own_pod: name of the pod of this JobManager; empty: pods belong to nobody.
-        provide: tells the ResourceManager what keeps TaskManagers from coming, and is told how many it wants.
-        clock: monotonic.
+        provide: tells the ResourceManager what keeps TaskManagers from starting; returns how many it wants.
+        own_pod: name of the pod of this JobManager; empty: the made pods have no owner.
+        clock: monotonic, in seconds.
     """
 
     def __init__(
@@ -100,13 +100,13 @@ class PodProvider:
         self._settled_view: ProvisionView | None = None
 
     async def run(self) -> None:
-        """Until this process does not lead any more, or is cancelled."""
+        """Look at the pods repeatedly, until this process is no longer the leader, or is cancelled."""
         try:
             while True:
                 try:
                     await self.look()
                 except LeadershipLost:
-                    _LOG.info("pods are another leader's now")
+                    _LOG.info("stopped managing pods: another process leads")
                     return
                 except SluiceError as error:
                     self._say(str(error))
@@ -115,11 +115,11 @@ class PodProvider:
             await self._pods.close()
 
     async def look(self) -> None:
-        """Compare once, and make and delete what is to be.
+        """Compare the pods with the wanted number once, and make or delete pods.
 
         Raises:
-            LeadershipLost: nothing more is done.
-            SluiceError: it cannot be done now; the next look is another try.
+            LeadershipLost: another process leads; nothing more is done.
+            SluiceError: it cannot be done now; the next look retries.
         """
         view = await self._provide(self._note)
         now = self._clock()
@@ -128,7 +128,7 @@ class PodProvider:
         if self._owner is None and self._own_pod:
             self._owner = await self._find_owner()
         pods = await self._pods.list(selector_of(self._term.cluster))
-        view = await self._provide(self._note)  # as late as can be: one may have registered meanwhile
+        view = await self._provide(self._note)  # as late as possible: a TaskManager may have registered meanwhile
         decision = self._plan.decide(pods, view, now)
         self._settled_view = view if decision.settled else None
         self._settled_at = now
@@ -138,11 +138,11 @@ class PodProvider:
     async def _carry_out(self, decision: PodDecision) -> None:
         for pod in decision.delete:
             self._term.check()
-            _LOG.info("deleting pod %s, which is %s", pod.name, pod.end or pod.obstacle or pod.phase)
+            _LOG.info("deleting pod %s: %s", pod.name, pod.end or pod.obstacle or pod.phase)
             try:
                 await self._pods.delete(pod)
             except PodChanged as error:
-                _LOG.info("pod %s is looked at again: %s", pod.name, error.what)
+                _LOG.info("pod %s has changed, checking again: %s", pod.name, error.what)
         for _ in range(decision.create):
             name = pod_name(
                 self._term.cluster, self._term.epoch, secrets.token_hex(RANDOM_CHARACTERS)[:RANDOM_CHARACTERS]
@@ -164,7 +164,7 @@ class PodProvider:
             return owner_of(await self._pods.get(self._own_pod))
         except PodChanged as error:
             raise PodsMisconfigured(
-                f"there is no pod {self._own_pod!r}", "pods.own_pod: the name of the JobManager's own pod"
+                f"there is no pod {self._own_pod!r}", "set pods.own_pod to the name of the JobManager's own pod"
             ) from error
 
     def _say(self, note: str) -> None:
@@ -174,11 +174,11 @@ class PodProvider:
 
 
 def check_pods(config: RuntimeConfig) -> Object:
-    """The template of pods that ``config`` names; raises :class:`PodsMisconfigured`."""
+    """Read the pod template that ``config`` names; raises :class:`PodsMisconfigured`."""
     if not config.pods.template:
         raise PodsMisconfigured(
-            "resources.provider is 'kubernetes' without a template of pods",
-            "pods.template: a file with a PodTemplateSpec in JSON",
+            "resources.provider is 'kubernetes' without a pod template",
+            "set pods.template to a file with a PodTemplateSpec in JSON",
         )
     return read_template(Path(config.pods.template))
 
@@ -186,10 +186,10 @@ def check_pods(config: RuntimeConfig) -> Object:
 def pod_provider(
     config: RuntimeConfig, epoch: int, check: Callable[[], None], provide: Callable[[str], Awaitable[ProvisionView]]
 ) -> PodProvider:
-    """The provider that ``config`` asks for, in a term.
+    """Make the provider that ``config`` describes, for one term.
 
     Raises:
-        PodsMisconfigured: there is no template that can be used, or no API server is known.
+        PodsMisconfigured: no valid template, or no API server, is configured.
     """
     settings, account = config.pods, Path(config.ha.kubernetes_account)
     template = check_pods(config)
