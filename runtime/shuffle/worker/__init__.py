@@ -1,4 +1,4 @@
-"""The shuffle worker: takes what maps push, keeps it by partition, and serves it to readers."""
+"""The shuffle worker: stores the segments that map tasks push, grouped by partition, and serves them to readers."""
 
 import lazy_loader
 

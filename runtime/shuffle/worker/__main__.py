@@ -1,8 +1,9 @@
-"""A worker by itself, without a manager: for tests and measurements of the data plane.
+"""A stand-alone worker without a manager, for tests and benchmarks of the data plane.
 
 ``python -m sluice.runtime.shuffle.worker --identity DIRECTORY --directory DIRECTORY --jobs FILE [--port 0]``: each
-line of the file is a job's id and its integrity key; it is read once. Says ``listening HOST PORT`` on standard output,
-and ends when its standard input does. What it is not: reachable for jobs that no file names, or part of a cluster.
+line of the file has a job's id and its integrity key, and the file is read once. The worker prints
+``listening HOST PORT`` to standard output, and ends when its standard input ends. It is not part of a cluster, and
+serves only the jobs in the file.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from sluice.runtime.shuffle.worker.worker import ShuffleWorker
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until standard input ends.
 
-    A line ``release JOB SHUFFLE`` there forgets that shuffle; any other is answered with the worker's report as JSON.
+    The line ``release JOB SHUFFLE`` on standard input removes that shuffle. The worker answers any other line with its
+    report as JSON.
     """
     parser = argparse.ArgumentParser(prog="python -m sluice.runtime.shuffle.worker", description=__doc__)
     parser.add_argument("--identity", type=Path, required=True, help="identity directory of role shuffle-worker")
-    parser.add_argument("--directory", type=Path, required=True, action="append", help="where data go; repeatable")
-    parser.add_argument("--jobs", type=Path, required=True, help="file (mode 0600) with lines of job id and key")
+    parser.add_argument("--directory", type=Path, required=True, action="append", help="data directory; repeatable")
+    parser.add_argument("--jobs", type=Path, required=True, help="file (mode 0600) with a job id and key on each line")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--memory-bytes", type=int, default=256 << 20)

@@ -1,4 +1,4 @@
-"""What a shuffle worker may use, and how it behaves."""
+"""The configuration of a shuffle worker: its limits, layout and policy."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from sluice.pki.tls import DEFAULT_ENGINE, Engine
 from sluice.runtime.shuffle.data_plane import ShuffleError
 
 SLAB_BYTES = 4 << 20
-"""Memory is handed out in slabs of this size; a segment lies in one."""
+"""Memory is allocated in slabs of this size. A segment never spans two slabs."""
 MIN_MEMORY_BYTES = 8 * SLAB_BYTES
 MIN_METADATA_BYTES = 16 << 20
 SECRET_BYTES = 32
-"""Size of the secret of a worker that encrypts what it writes."""
+"""Size of the secret of a worker that encrypts its files."""
 
 
 class Layout(enum.StrEnum):
-    """What a run (a sorted piece of a shuffle's file) holds."""
+    """The contents of a run, which is a sorted piece of a shuffle's data file."""
 
     REDUCE = "reduce"
-    """ReducePartition: whatever maps are in memory; each partition lies together, however many maps wrote it."""
+    """ReducePartition: all maps that are in memory. Each partition is contiguous, no matter how many maps wrote it."""
     MAP = "map"
-    """MapPartition: one map; a reader of one map reads one place."""
+    """MapPartition: a single map. A reader of one map reads one contiguous range."""
 
 
 class Policy(enum.StrEnum):
-    """When a commit is answered."""
+    """When the worker answers a commit."""
 
     BLOCKING = "blocking"
-    """When all of the map is written out: it survives the worker's death."""
+    """When all of the map is on disk, so that it survives the death of the worker."""
     HYBRID = "hybrid"
-    """At once: the map stays in memory until memory is short or somebody reads. Runs hold more maps then, and a worker
-    that is killed loses what it has not written: for shuffles with replicas."""
+    """At once. The map stays in memory until memory is short or a reader asks for it, so runs hold more maps. A worker
+    that is killed loses what it has not written, so this is meant for shuffles with replicas."""
     PIPELINED = "pipelined"
-    """Like hybrid, and readers that follow a producer are given from memory what it has committed: a disk sees only
-    what memory has no room for, or who does not follow asks for."""
+    """Like hybrid, and readers that follow a producer receive committed maps from memory. Data goes to disk only if
+    memory has no room for it, or if a reader that does not follow asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,33 +44,33 @@ class WorkerConfig:
     """Limits and places of one worker process.
 
     Attributes:
-        directories: one on each disk.
-        memory_bytes: for data on their way from the wire to the disk; never more.
-        metadata_bytes: for everything beside the data: half for what is known of them (shuffles, maps, indices), half
-            for connections and reads; what has no room there is refused.
-        high_watermark: share of the memory in use above which data are written out although nobody committed them.
-        low_watermark: share down to which that goes on.
-        run_share: share of the memory that a shuffle may fill before it is written out as a run, although memory is not
-            short and nobody has committed: who commits then waits for little. For the layout ``reduce`` and the policy
-            ``blocking``; the others write when a map is whole, or as late as they can.
-        layout: what lies together on disk.
+        directories: the data directories, one on each disk.
+        memory_bytes: limit of the memory for data that is not on disk yet.
+        metadata_bytes: limit of all other memory: half for metadata (shuffles, maps, indices), half for connections and
+            reads. Requests beyond it are refused.
+        high_watermark: fraction of the memory in use above which data is written out before it is committed.
+        low_watermark: fraction of the memory in use at which that stops.
+        run_share: fraction of the memory that a shuffle may fill before it is written out as a run, although memory is
+            not short and nothing was committed, so that a commit has less to wait for. Applies to the layout ``reduce``
+            with the policy ``blocking``; the others write when a map is complete, or as late as possible.
+        layout: what is contiguous on disk.
         policy: when a commit is answered.
-        write_through_bytes: frames whose segments have this size on average are written to disk as they come, because
-            sorting them would gain nothing; the segments of others are merged in memory first.
-        answer_bytes: most data in one frame of an answer: what fits into a processor's own cache.
-        spare_bytes: most of all files of shuffles that are over, kept to be written over by the same job's next ones.
-        job_quota_bytes: most that one job may have here, data and what is known of them; 0 for no limit.
-        reserved_disk_bytes: a disk with less free space takes nothing new.
-        disk_retry_seconds: for how long a disk that failed is not tried again.
-        max_connections: at the same time; more are refused. One job may have two thirds of them.
-        max_connections_per_peer: of one identity.
-        credit_bytes: how many bytes a pushing connection may have unacknowledged at most.
-        at_rest_secret: when given (32 bytes), what is written to disk is encrypted with keys derived from it.
-        verify: compare check values when segments arrive and again when they are read.
-        handshake_seconds: for a handshake and HELLO.
-        frame_seconds: for the rest of a frame once it began, and for a reader to take a frame.
-        follow_seconds: for how long who follows a shuffle waits for a sign of life of its producer.
-        engine: which OpenSSL does the work.
+        write_through_bytes: a frame whose segments have at least this average size is written to disk on arrival,
+            because sorting would gain nothing. The segments of other frames are merged in memory first.
+        answer_bytes: maximum data in one frame of an answer; it should fit into the CPU's own cache.
+        spare_bytes: maximum size of all files of ended shuffles that are kept for reuse by the same job.
+        job_quota_bytes: maximum size of one job's data and metadata here; 0: no limit.
+        reserved_disk_bytes: a disk with less free space takes no new data.
+        disk_retry_seconds: how long a disk that failed is not used.
+        max_connections: maximum concurrent connections; more are refused. One job may have two thirds of them.
+        max_connections_per_peer: maximum concurrent connections of one identity.
+        credit_bytes: maximum unacknowledged bytes of a pushing connection.
+        at_rest_secret: if set (32 bytes), files are encrypted with keys derived from it.
+        verify: whether to verify check values when segments arrive and again when they are read.
+        handshake_seconds: timeout of a handshake together with HELLO.
+        frame_seconds: timeout for the rest of a frame that has begun, and for a reader to receive a frame.
+        follow_seconds: how long a reader that follows a shuffle waits for a silent producer.
+        engine: the OpenSSL to use.
     """
 
     directories: tuple[Path, ...]
@@ -99,14 +99,14 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         if not self.directories:
-            raise ShuffleError("a shuffle worker without directories", "give it one on each disk")
+            raise ShuffleError("the shuffle worker has no data directories", "give it one on each disk")
         if self.memory_bytes < MIN_MEMORY_BYTES:
-            raise ShuffleError(f"{self.memory_bytes} bytes of memory", f"at least {MIN_MEMORY_BYTES}")
+            raise ShuffleError(f"memory_bytes is {self.memory_bytes}", f"at least {MIN_MEMORY_BYTES} are needed")
         if self.metadata_bytes < MIN_METADATA_BYTES:
-            raise ShuffleError(f"{self.metadata_bytes} bytes for metadata", f"at least {MIN_METADATA_BYTES}")
+            raise ShuffleError(f"metadata_bytes is {self.metadata_bytes}", f"at least {MIN_METADATA_BYTES} are needed")
         if len(self.at_rest_secret) not in {0, SECRET_BYTES}:
-            raise ShuffleError(f"a secret of {len(self.at_rest_secret)} bytes", f"it has {SECRET_BYTES}")
+            raise ShuffleError(f"the secret has {len(self.at_rest_secret)} bytes", f"{SECRET_BYTES} are needed")
         if not 0 < self.low_watermark < self.high_watermark < 1:
             raise ShuffleError(
-                f"watermarks of {self.low_watermark} and {self.high_watermark}", "0 < low < high < 1 must hold"
+                f"the watermarks are {self.low_watermark} and {self.high_watermark}", "0 < low < high < 1 must hold"
             )

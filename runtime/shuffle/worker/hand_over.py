@@ -1,11 +1,11 @@
-"""A worker that is drained gives what it keeps of its shuffles to other workers.
+"""Hands the shuffle data of a drained worker over to other workers.
 
-It dials a successor's data channel as what it is, a shuffle worker, and pushes committed maps as their writers did: the
-same segments, sequence numbers and check values. The successor lets it in for the jobs that the manager told it to
-expect from this worker, and for no other. What is here stays here until the job or the shuffle is released.
+The worker connects to a successor's data channel with its own identity, and pushes committed maps as their writers did:
+the same segments, sequence numbers and check values. The successor admits it only for the jobs that the manager told it
+to expect from this worker. The data also stays here until the job or the shuffle is released.
 
-A shuffle that is read while it is written is not given away but given up: with replicas its writers and readers go on
-at the other worker, and otherwise it begins anew elsewhere.
+A shuffle that is read while it is written is not handed over but aborted. With replicas, its writers and readers
+continue at the other worker; otherwise the shuffle starts again elsewhere.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from sluice.runtime.shuffle.worker.storage import Committed, Located, ShuffleDat
 _LOG = logging.getLogger(__name__)
 
 FRAME_BYTES = 1 << 20
-"""About so much data goes into one frame."""
+"""Maximum data in one frame, unless a single segment is larger."""
 FRAME_SEGMENTS = 1024
 _ROW = struct.Struct("<IIII")
 
 
 @dataclass(slots=True)
 class _Shuffle:
-    """A shuffle, to whom it goes, and which of its maps are there."""
+    """A shuffle that is handed over to ``to``; ``given`` are the maps that have been transferred."""
 
     job_id: str
     number: int
@@ -55,7 +55,7 @@ class _Shuffle:
     failure: ShuffleError | None = None
 
     def left(self) -> list[Committed]:
-        """What is still to be given."""
+        """The committed maps that are still to be transferred."""
         return [each for each in self.data.committed() if each.map_id not in self.given]
 
 
@@ -63,8 +63,8 @@ class HandOvers:
     """All hand-overs of one worker; used on its event loop.
 
     Args:
-        identity: the worker's.
-        store: what it keeps.
+        identity: the worker's identity.
+        store: the worker's data.
     """
 
     def __init__(self, identity: TlsIdentity, store: ShuffleStore) -> None:
@@ -73,13 +73,13 @@ class HandOvers:
         self._shuffles: dict[tuple[str, int], _Shuffle] = {}
 
     def hand_over(self, job_id: str, number: int, to: WorkerAddress) -> int:
-        """Go on handing a shuffle over, in the background; returns how many maps are left, not committed ones included.
+        """Continue to hand over a shuffle in the background; returns how many maps are left, including open ones.
 
-        To be called again until nothing is left. What cannot be read here any more is left out: it would be lost for
-        readers all the same.
+        Call it again until nothing is left. Maps that can no longer be read here are skipped: readers could not read
+        them either.
 
         Raises:
-            ShuffleError: why it does not go on since the last call.
+            ShuffleError: the hand-over failed since the last call.
         """
         job = self._store.job(job_id)
         try:
@@ -104,7 +104,7 @@ class HandOvers:
         return left + data.open_maps()
 
     async def close(self) -> None:
-        """End those that run."""
+        """Cancel the running hand-overs."""
         running = [each.task for each in self._shuffles.values() if each.task is not None]
         await end_tasks(*running)
 
@@ -118,7 +118,7 @@ async def _run(identity: TlsIdentity, shuffle: _Shuffle) -> None:
             for each in shuffle.left():
                 await receiver.give(each)
         if count := len(shuffle.given) - before:
-            _LOG.info("%d maps of shuffle %s are with %s now", count, shuffle.data.name, shuffle.to.name)
+            _LOG.info("handed over %d maps of shuffle %s to %s", count, shuffle.data.name, shuffle.to.name)
     except ShuffleError as error:
         _LOG.warning("shuffle %s cannot be handed over to %s: %s", shuffle.data.name, shuffle.to.name, error)
         shuffle.failure = error
@@ -127,7 +127,7 @@ async def _run(identity: TlsIdentity, shuffle: _Shuffle) -> None:
 
 
 class _Receiver:
-    """The successor of a shuffle, connected to when there is something to say."""
+    """The successor of a shuffle. It is connected on first use."""
 
     def __init__(self, identity: TlsIdentity, shuffle: _Shuffle) -> None:
         self._identity = identity
@@ -135,12 +135,12 @@ class _Receiver:
         self._connection: WorkerConnection | None = None
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._connection is not None:
             await self._connection.close()
 
     async def give(self, each: Committed) -> None:
-        """Have it there, if it can be read here."""
+        """Transfer a map, or skip it if it cannot be read here."""
         with contextlib.suppress(SegmentCorrupt):
             await self._give(each)
         self._shuffle.given.add(each.map_id)
@@ -153,8 +153,9 @@ class _Receiver:
         return self._connection
 
     async def _give(self, each: Committed) -> None:
-        """Push one map and commit it. The successor may have it already, as a replica: then its pushes are refused, and
-        the commit is not.
+        """Push one map and commit it.
+
+        The successor may have the map already, as a replica. It then refuses the pushes but accepts the commit.
         """
         shuffle, connection = self._shuffle, await self._connected()
         with connection.request() as (request, _):
@@ -176,7 +177,7 @@ def _plan(data: ShuffleData, map_id: int) -> list[Located]:
 
 
 def _frame(data: ShuffleData, checks: SegmentChecks, at: Located, row: int) -> tuple[int, bytes]:
-    """The payload of a PUSH that begins with segment ``row``, checked, and the row after its last."""
+    """Return the row after the last segment of a PUSH that begins with segment ``row``, and its verified payload."""
     end, size = row, 0
     while end < len(at) and end - row < FRAME_SEGMENTS and (end == row or size + at.lengths[end] <= FRAME_BYTES):
         size += at.lengths[end]

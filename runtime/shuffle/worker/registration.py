@@ -1,7 +1,7 @@
-"""How a shuffle worker registers at the ShuffleManager that leads, and does what that says.
+"""Registers a shuffle worker at the leading ShuffleManager, and carries out the manager's calls.
 
-What a worker keeps does not depend on it: a worker without a manager goes on serving the jobs that it knows. When it
-registers again it learns which of them are over meanwhile, and removes their data.
+A worker's data does not depend on the manager: without one, the worker continues to serve the jobs that it knows. When
+it registers again, it learns which of them have ended in the meantime, and removes their data.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _LOG = logging.getLogger(__name__)
 
 
 class ServedWorker(Protocol):
-    """What the control plane needs of a worker: :class:`ShuffleWorker` is one."""
+    """The interface of a worker that the control plane uses. :class:`ShuffleWorker` implements it."""
 
     @property
     def draining(self) -> bool:
-        """Whether it takes nothing new."""
+        """Whether the worker accepts nothing new."""
         ...
 
     def jobs(self) -> tuple[str, ...]:
-        """Jobs that are served, and those whose data were recovered from disk and that nobody asked for yet."""
+        """The jobs that are served, and the jobs that were recovered from disk and are not served yet."""
         ...
 
     def kept_shuffles(self, job_id: str) -> tuple[int, ...]:
-        """The shuffles of a job that it has data of."""
+        """The numbers of the job's shuffles that the worker has data of."""
         ...
 
     def allow_job(self, job_id: str, integrity_key: bytes) -> None:
-        """Serve the driver and executors of this job from now on; repeated calls change nothing.
+        """Serve the driver and the executors of this job from now on; idempotent.
 
         Raises:
             ShuffleError: the job is served with another key.
@@ -54,32 +54,32 @@ class ServedWorker(Protocol):
         ...
 
     async def release_job(self, job_id: str) -> None:
-        """Refuse the job from now on and remove its data; one that is not known is no error."""
+        """Refuse the job from now on and remove its data. An unknown job is no error."""
         ...
 
     async def release_shuffle(self, job_id: str, shuffle: int) -> None:
-        """Remove the data of one shuffle; one that is not known is no error."""
+        """Remove the data of one shuffle. An unknown shuffle is no error."""
         ...
 
     def expect(self, job_id: str, worker: str) -> None:
-        """Let another worker hand over what it has of a job."""
+        """Let another worker hand over its data of a job."""
         ...
 
     def hand_over(self, job_id: str, shuffle: int, to: WorkerAddress) -> int:
-        """Continue to hand a shuffle over to another worker; returns how many maps are left."""
+        """Continue to hand over a shuffle to another worker; returns how many maps are left."""
         ...
 
     def drain(self, wanted: bool) -> None:
-        """Take nothing new, or take part again."""
+        """Accept nothing new, or accept new maps again."""
         ...
 
     def report(self) -> WorkerReport:
-        """The worker's state now; may take long."""
+        """The current state of the worker. The call may block for long."""
         ...
 
 
 class WorkerEndpoint(RpcEndpoint):
-    """Carries out what the manager says."""
+    """The RPC endpoint that carries out the manager's calls."""
 
     def __init__(self, worker: ServedWorker) -> None:
         super().__init__(SHUFFLE_WORKER, ShuffleWorkerGateway)
@@ -87,7 +87,7 @@ class WorkerEndpoint(RpcEndpoint):
         self._allowed_lately: set[str] = set()
 
     def jobs_to_ask_about(self) -> tuple[str, ...]:
-        """All jobs that the worker knows; a registration begins."""
+        """Begin a registration: return all jobs that the worker knows."""
         self._allowed_lately.clear()
         return self._worker.jobs()
 
@@ -109,11 +109,11 @@ class WorkerEndpoint(RpcEndpoint):
         self._worker.expect(job_id, worker)
 
     async def kept_shuffles(self, job_id: str) -> tuple[int, ...]:
-        """The numbers of the shuffles of a job that this worker has data of."""
+        """Return the numbers of the job's shuffles that this worker has data of."""
         return self._worker.kept_shuffles(job_id)
 
     async def hand_over(self, order: HandOver) -> int:
-        """Continue to hand a shuffle over; returns how many maps are left."""
+        """Continue to hand over a shuffle; returns how many maps are left."""
         return self._worker.hand_over(order.job_id, order.shuffle_number, order.to)
 
     async def drain(self, wanted: bool) -> None:
@@ -121,19 +121,22 @@ class WorkerEndpoint(RpcEndpoint):
         self._worker.drain(wanted)
 
     async def reconcile(self, asked: tuple[str, ...], live: tuple[LiveJob, ...]) -> None:
-        """Of the jobs that were ``asked`` about, those are over that are not ``live``, and were not allowed since."""
+        """Serve the ``live`` jobs, and release those jobs that were ``asked`` about and are not live.
+
+        A job that the manager allowed since the registration began is not released.
+        """
         for job in live:
             self._allowed_lately.add(job.job_id)
             await self._allow(job)
         for job_id in sorted(set(asked) - self._allowed_lately):
-            _LOG.info("job %s is over: its data is removed", job_id)
+            _LOG.info("job %s has ended: its data is removed", job_id)
             await self._worker.release_job(job_id)
 
     async def _allow(self, job: LiveJob) -> None:
         try:
             self._worker.allow_job(job.job_id, job.integrity_key)
         except ShuffleError:
-            # Its lease had expired and it began again, with a new key: the data under the old key cannot be read.
+            # The job's lease expired and it was added again with a new key: the data under the old key is unreadable.
             await self._worker.release_job(job.job_id)
             self._worker.allow_job(job.job_id, job.integrity_key)
 
@@ -142,9 +145,9 @@ class RegisteringWorker:
     """A shuffle worker as a :class:`sluice.runtime.node.leader_link.Registrant`.
 
     Args:
-        endpoint: of this process, started at the service that the connection belongs to.
-        worker: for its report.
-        name, address, version: what it introduces itself with.
+        endpoint: the worker's endpoint, started at the RPC service that the connection belongs to.
+        worker: the worker that is registered.
+        name, address, version: the contents of the registration.
     """
 
     def __init__(
@@ -158,7 +161,7 @@ class RegisteringWorker:
         self._instance = secrets.token_hex(8)
 
     async def register(self, peer: RemotePeer) -> WorkerAccepted:
-        """Learn which of the jobs that it knows are over, and remove their data."""
+        """Register, and remove the data of known jobs that have ended."""
         asked = self._endpoint.jobs_to_ask_about()
         accepted = await peer.gateway(ShuffleManagerGateway, SHUFFLE_MANAGER).register_worker(
             WorkerRegistration(
@@ -180,4 +183,4 @@ class RegisteringWorker:
         await gateway.heartbeat(await asyncio.to_thread(self._worker.report))
 
     async def disconnected(self) -> None:
-        """Go on serving."""
+        """Do nothing: the worker continues to serve its jobs."""

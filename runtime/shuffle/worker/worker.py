@@ -1,6 +1,6 @@
-"""A shuffle worker: its listener and what it keeps, behind one object for use on an event loop.
+"""A shuffle worker: its listener and its store behind one object, for use on an event loop.
 
-The data plane itself runs in threads of its own; what takes long here is done in another thread too.
+The data plane runs in its own threads, and so do calls that may block for long.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class ShuffleWorker:
-    """One worker process's data plane; several on a host, each with directories of its own, scale over its cores.
+    """The data plane of one worker process. Several processes with their own directories use the cores of a host.
 
     Args:
-        config: limits and places.
-        identity: of role shuffle-worker; its name is the worker's.
+        config: the limits and directories.
+        identity: an identity of role shuffle-worker. The worker has its name.
     """
 
     def __init__(self, config: WorkerConfig, identity: TlsIdentity) -> None:
@@ -34,7 +34,7 @@ class ShuffleWorker:
         self.name = identity.spiffe_id.name
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Recover what is on disk, and listen (port 0: any free port); returns the address bound.
+        """Recover the data on disk, and listen (port 0: any free port); returns the bound address.
 
         Raises:
             ShuffleError: the address is in use, or no directory can be used.
@@ -47,63 +47,63 @@ class ShuffleWorker:
             raise
 
     async def stop(self) -> None:
-        """End all connections; committed maps stay on disk for the next start."""
+        """Close all connections. Committed maps stay on disk for the next start."""
         await self._hand_overs.close()
         self._store.pool.stop()
         await asyncio.to_thread(self._server.stop)
         await asyncio.to_thread(self._store.stop)
 
     def allow_job(self, job_id: str, integrity_key: bytes) -> None:
-        """Serve a job from now on, also what was recovered of it; again with the same key is harmless.
+        """Serve a job from now on, including its recovered data. Repeating the call with the same key is harmless.
 
         Args:
             job_id: 32 lower-case hexadecimal digits.
             integrity_key: 8 bytes.
 
         Raises:
-            ShuffleError: not such, or the job is served with another key.
+            ShuffleError: the id or the key is malformed, or the job is served with another key.
         """
         self._store.allow_job(job_id, integrity_key)
 
     async def release_job(self, job_id: str) -> None:
-        """End the job's connections and remove all its data; unknown is no error."""
+        """Close the job's connections and remove all its data. An unknown job is no error."""
         await asyncio.to_thread(self._store.release_job, job_id)
         self._server.end_sessions(job_id)
 
     async def release_shuffle(self, job_id: str, shuffle: int) -> None:
-        """Remove one shuffle's data; unknown is no error."""
+        """Remove the data of one shuffle. An unknown shuffle is no error."""
         for job in self._store.jobs():
             if job.job_id == job_id:
                 await asyncio.to_thread(job.release_shuffle, shuffle)
 
     def jobs(self) -> tuple[str, ...]:
-        """The jobs that are served, and those that were recovered and are not asked for: allow or release these."""
+        """The jobs that are served, and recovered jobs that the caller must allow or release."""
         return tuple(job.job_id for job in self._store.jobs())
 
     def kept_shuffles(self, job_id: str) -> tuple[int, ...]:
-        """The shuffles of a job that there is data of; none of a job that is not known."""
+        """The numbers of the job's shuffles that there is data of; empty for an unknown job."""
         return next((job.kept() for job in self._store.jobs() if job.job_id == job_id), ())
 
     def expect(self, job_id: str, worker: str) -> None:
-        """Let ``worker`` hand over what it has of a job that is served here; raises :class:`JobNotAllowed`."""
+        """Let ``worker`` hand over its data of a job that is served here; raises :class:`JobNotAllowed`."""
         self._store.job(job_id).expect(worker)
 
     def hand_over(self, job_id: str, shuffle: int, to: WorkerAddress) -> int:
-        """Give what is kept of a shuffle to another worker; see :meth:`HandOvers.hand_over`."""
+        """Hand over the data of a shuffle to another worker; see :meth:`HandOvers.hand_over`."""
         return self._hand_overs.hand_over(job_id, shuffle, to)
 
     @property
     def draining(self) -> bool:
-        """Whether it takes no new maps."""
+        """Whether the worker accepts no new maps."""
         return self._store.draining
 
     def drain(self, wanted: bool) -> None:
-        """Take no new maps from now on (those that have begun may end, and readers are served), or take them again."""
+        """Accept no new maps, or accept them again. A draining worker completes open maps and serves readers."""
         self._store.draining = wanted
-        _LOG.info("%s takes %s maps", self.name, "no new" if wanted else "new")
+        _LOG.info("%s accepts %s maps", self.name, "no new" if wanted else "new")
 
     def report(self) -> WorkerReport:
-        """The worker's state now. Asks the file systems, which may take long."""
+        """The current state of the worker. It asks the file systems, which may block for long."""
         store, pool = self._store, self._store.pool
         return WorkerReport(
             memory_used=pool.used_bytes,
