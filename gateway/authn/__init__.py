@@ -1,4 +1,4 @@
-"""Authentication: every kind of credential becomes one principal."""
+"""Authentication: turns every kind of credential into a principal."""
 
 import lazy_loader
 

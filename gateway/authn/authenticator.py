@@ -1,7 +1,7 @@
-"""Authenticates requests: any kind of credential becomes one principal. The only I/O is to fetch an issuer's keys.
+"""Authenticates requests: turns any kind of credential into a principal. The only I/O is fetching an issuer's keys.
 
-Exactly one credential counts: the ``Authorization`` header when there is one, else the cookies, else the client
-certificate. An invalid bearer token is refused even when a valid weaker credential came with it.
+Exactly one credential counts: the ``Authorization`` header if present, else the cookies, else the client certificate.
+An invalid bearer token is refused even if the request also has a valid weaker credential.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from sluice.pki.assertions import Credential, Jti, Principal, TokenId
 MAX_AUTHORIZATION_CHARACTERS = MAX_JWT_CHARACTERS + len("Bearer ")
 MAX_COOKIE_CHARACTERS = 16 << 10
 MAX_TOKEN_CHARACTERS = 512
-"""Longest opaque bearer token that is looked up."""
+"""Opaque bearer tokens that are longer are refused without a lookup."""
 
 _COOKIE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)=(.*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """The credentials of a request: every value of each header that can hold one."""
+    """The credentials of a request: every value of each header that can contain one."""
 
     authorization: tuple[str, ...] = ()
     cookie: tuple[str, ...] = ()
@@ -55,12 +55,12 @@ class Presented:
 
 
 _PERHAPS_NEW = frozenset({Refusal.UNKNOWN, Refusal.NOT_ACCEPTED})
-"""How what another machine has issued is refused before its record has come."""
+"""Refusals of a credential that another machine has issued and whose record has not arrived here yet."""
 
 
 @dataclass
 class Authenticator:
-    """Everything that credentials are looked up in."""
+    """Authenticates requests, with all stores in which credentials are looked up."""
 
     tokens: CachedFile[TokenBook]
     users: CachedFile[UserBook]
@@ -72,21 +72,21 @@ class Authenticator:
     issuers: Mapping[str, tuple[IssuerConfig, KeyCache]] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
     newer: Callable[[], Awaitable[None]] | None = None
-    """Waits until the files are those of this moment, where they are copies."""
+    """Waits until the local files are up to date, if they are copies of a shared store."""
 
     async def authenticate(self, presented: Presented) -> Authenticated:
-        """The principal of a request; raises ``Unauthenticated``, or ``SluiceError`` when it cannot be decided now."""
+        """The principal of a request. Raises ``Unauthenticated``, or ``SluiceError`` if no decision is possible now."""
         try:
             return self._not_revoked(await self._find(presented))
         except Unauthenticated as error:
-            # Another machine may have issued it a moment ago.
+            # Another machine may just have issued the credential. Update the local files and try again.
             if self.newer is None or error.refusal not in _PERHAPS_NEW:
                 raise
         await self.newer()
         return self._not_revoked(await self._find(presented))
 
     def _not_revoked(self, found: Authenticated) -> Authenticated:
-        # Whatever it was: the name may be locked out, and the credential may have been revoked while it was in use.
+        # For every credential: the principal may be locked, and the credential may have been revoked while in use.
         revoked = self.revocations.current().refuses(
             name=found.principal.name,
             credential=found.principal.credential,
@@ -131,7 +131,7 @@ class Authenticator:
         return self._token(credential)
 
     def of_token(self, text: str) -> Authenticated:
-        """The owner of an API token; raises ``Unauthenticated``, also when the token or its owner is revoked."""
+        """The owner of an API token. Raises ``Unauthenticated``, also if the token or its owner is revoked."""
         return self._not_revoked(self._token(text))
 
     def _token(self, text: str) -> Authenticated:
@@ -147,7 +147,7 @@ class Authenticator:
                 return self._pass(text, by_cookie=True)
             except Unauthenticated as error:
                 refused = error
-        # A pass ends every few minutes; the session behind it goes on.
+        # An access token lives for minutes only. If it has expired, the session may still be valid.
         if (text := cookies.get(SESSION_COOKIE)) is not None:
             return self._session(text, by_cookie=True)
         raise refused
@@ -157,7 +157,7 @@ class Authenticator:
             found = verify(text, self.pass_keys, now=self.clock())
         except InvalidPass as error:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=str(error)) from error
-        # A pass for cookies demands its CSRF token as a cookie only; as a bearer no browser sends it by itself.
+        # Browsers send cookies by themselves, so an access token in a cookie needs a CSRF token. As a bearer it does not.
         if by_cookie and found.csrf is None:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason="a pass that was not made for cookies")
         return found if by_cookie else replace(found, csrf=None)
@@ -172,12 +172,12 @@ class Authenticator:
         return self.of_session(record)
 
     def of_session(self, record: SessionRecord) -> Authenticated:
-        """The principal of a session; raises ``Unauthenticated`` when its user or token is gone."""
+        """The principal of a session. Raises ``Unauthenticated`` if its user or token no longer exists."""
         csrf = record.csrf if record.client == "browser" else None
         return Authenticated(self._principal(record), record.expires_at, csrf, record)
 
     def _principal(self, record: SessionRecord) -> Principal:
-        """The principal with its present roles, which may differ from those at sign-in."""
+        """The principal with its current roles, which may differ from those at sign-in."""
         policy = self.policy.get()
         if record.method == "token":
             return self._of_token(record)
@@ -191,7 +191,7 @@ class Authenticator:
         return Principal(user.name, roles, record.method, Credential.of_session(record.id), user.groups)
 
     def _of_token(self, record: SessionRecord) -> Principal:
-        """The principal of a session that an API token began. It has the token's permissions and expires with it."""
+        """The principal of a session started with an API token. It has the token's permissions and expires with it."""
         token = self.tokens.get().get(record.token)
         if token is None or token.name != record.name or token.state(self.clock()) != "active":
             raise Unauthenticated(Refusal.NOT_ACCEPTED, record.id, f"the token {record.token} of the session has ended")
@@ -206,21 +206,21 @@ class Authenticator:
             subject = client_certificate.parse(values[0], self.trust_domain)
         except client_certificate.NoClientCertificate as error:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=f"client certificate: {error}") from error
-        # Envoy checks its validity on each connection; an hour bounds only a pass that is got for it.
+        # Envoy verifies the certificate on each connection. The hour only limits access tokens issued for it.
         return self._with_roles(replace(subject, expires_at=self.clock() + 3600))
 
     async def _foreign(self, text: str, issuer: str) -> Authenticated:
         config, cache = self.issuers.get(issuer, (None, None))
         if config is None or cache is None:
-            raise Unauthenticated(Refusal.NOT_ACCEPTED, reason="a token of no issuer that is configured")
+            raise Unauthenticated(Refusal.NOT_ACCEPTED, reason="the issuer of the token is not configured")
         try:
             return self._with_roles((await verify_with_cache(text, config, cache, self.clock))[0])
         except (InvalidJwt, KeyNotKnown) as error:
-            reason = str(error) or "no key of the issuer has this id"
+            reason = str(error) or "the issuer has no key with this id"
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=f"token of {issuer}: {reason}") from error
 
     def _with_roles(self, subject: Subject) -> Authenticated:
-        """The principal that the policy makes of whom a credential names."""
+        """The principal for an authenticated subject, with the roles that the policy assigns."""
         if subject.credential is None:
             raise Unauthenticated(Refusal.MISSING)
         roles = self.policy.get().roles_of(subject.name, subject.groups)
@@ -229,7 +229,7 @@ class Authenticator:
 
 
 def parse_cookies(values: tuple[str, ...]) -> Mapping[str, str]:
-    """The cookies by name, without those that occur twice."""
+    """The cookies by name. Names that occur twice are dropped."""
     found: dict[str, str] = {}
     twice: set[str] = set()
     if sum(map(len, values)) > MAX_COOKIE_CHARACTERS:

@@ -1,7 +1,7 @@
-"""The user of a client certificate, from Envoy's header ``x-forwarded-client-cert``. No I/O.
+"""Reads the user of a client certificate from Envoy's header ``x-forwarded-client-cert``. No I/O.
 
-Envoy writes this header itself (``SANITIZE_SET``) after it has verified the certificate, and removes whatever a client
-sends under this name; so what arrives has one element. Anything else is refused.
+Envoy writes this header itself after verifying the certificate (``SANITIZE_SET``), and removes any that the client
+sent. So a valid header has exactly one element; anything else is refused.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 
 class NoClientCertificate(Exception):
-    """The header does not name one user of this trust domain; the message is for the log."""
+    """The header does not name exactly one user of this trust domain. The message is for the log."""
 
 
 def parse(value: str, trust_domain: str) -> Subject:
-    """The user that the header's value names; raises :class:`NoClientCertificate`."""
+    """The user in the header's value. Raises :class:`NoClientCertificate`."""
     if len(value) > MAX_CHARACTERS:
         raise NoClientCertificate("the header is too long")
     fields: dict[str, list[str]] = {}
@@ -37,7 +37,7 @@ def parse(value: str, trust_domain: str) -> Subject:
         fields.setdefault(match[1].lower(), []).append(match[2].strip('"'))
         position = match.end()
         if position < len(value):
-            # A comma would begin a second element: the certificate of some proxy before, of whom we know none.
+            # A comma starts a second element, from another proxy in front. There is none in our setup.
             if value[position] != ";":
                 raise NoClientCertificate("the header has more than one element")
             position += 1

@@ -1,4 +1,4 @@
-"""Whether the credentials of open streams are still valid: here, and for JobManagers on other machines."""
+"""Checks whether the credentials of open streams are still valid, here and for JobManagers on other machines."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ IsValid = Callable[[StreamHolder], bool]
 
 
 def validity_in(home: Home, config: GatewayConfig, clock: Callable[[], float] = time.time) -> IsValid:
-    """A function that tells from the files of ``home`` whether a credential is still valid.
+    """A function that checks with the files of ``home`` whether a credential is still valid.
 
-    Nothing of it is revoked, and:
+    The credential and its principal must not be revoked. In addition:
 
-    - an API token has not expired;
-    - a session has not ended, and neither has the API token that it was begun with. Its last use is on disk
-      :data:`~sluice.gateway.credentials.session_store.FLUSH_SECONDS` late, so that idleness ends streams so much later.
+    - an API token must not have expired;
+    - a session must not have ended, nor the API token that it was started with. The last use of a session is written
+      to disk up to :data:`~sluice.gateway.credentials.session_store.FLUSH_SECONDS` late, so the idle timeout ends
+      streams that much later.
 
-    Client certificates and JWTs are looked at when a stream begins; after that only a revocation ends it.
+    Client certificates and JWTs are verified when a stream begins. After that, only a revocation ends it.
     """
     tokens, sessions, files = token_snapshot(home), session_snapshot(home), shared_files_in(home.gateway)
     revocations = Revocations.of(home, None if files is None else files.check_fresh)
@@ -70,9 +71,9 @@ def check_in(home: Home, config: GatewayConfig) -> CheckHolders:
 
 
 def answer(is_valid: IsValid, asked: bytes) -> bytes:
-    """The answer to a JobManager on another machine: whether each holder's credential is valid, in order.
+    """Answer a JobManager on another machine: whether each holder's credential is valid, in the same order.
 
-    Raises ``msgspec.MsgspecError`` for a malformed question.
+    Raises ``msgspec.MsgspecError`` for a malformed request.
     """
     holders = msgspec.json.decode(asked, type=tuple[StreamHolder, ...])
     if len(holders) > MAX_CHECKED:

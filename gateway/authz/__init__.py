@@ -1,4 +1,4 @@
-"""Authorization: operations, the policy, and the published routes."""
+"""Authorization: operations, the access policy, and the published routes."""
 
 import lazy_loader
 

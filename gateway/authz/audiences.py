@@ -1,7 +1,7 @@
-"""Whom jobs may prove their identity to: for which audiences which jobs get tokens. Decisions only, no I/O.
+"""Decides for which audiences a job may get identity tokens. No I/O.
 
-What no rule allows is denied. An audience is compared as a whole, as those do who take the tokens (RFC 7519, 4.1.3):
-what is for one service must not be for another.
+Everything that no rule allows is denied. Audiences are compared as whole strings, as the services that accept the
+tokens do (RFC 7519, 4.1.3): a token for one service must not be valid for another.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from sluice.gateway.authz.rule_tables import MAX_ENTRIES, MAX_RULES, RuleTableEr
 from sluice.pki.jwt import TokenRejected, check_audiences
 
 TOKEN_OPERATION = "jobs.token"  # noqa: S105  the name of an operation
-"""A token for a job, in the audit log."""
+"""The operation of issuing a token for a job, in the audit log."""
 
 
 class AudienceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One ``[[audiences]]``."""
+    """One ``[[audiences]]`` table."""
 
     audience: tuple[str, ...]
     users: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class AudienceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class AudienceRule:
-    """One ``[[audiences]]`` of the policy; ``name`` is how the audit log calls it: ``audiences[2]``, from 1."""
+    """One ``[[audiences]]`` rule of the policy. ``name`` identifies it in the audit log: ``audiences[2]``, from 1."""
 
     name: str
     audiences: frozenset[str]
@@ -42,7 +42,7 @@ class AudienceRule:
 
 @dataclass(frozen=True, slots=True)
 class AudienceRuling:
-    """The decision about the audiences of one token; ``reason`` is for the audit log."""
+    """The decision about the audiences of one token. ``reason`` is for the audit log."""
 
     allowed: bool
     reason: str
@@ -50,12 +50,12 @@ class AudienceRuling:
 
 @dataclass(frozen=True, slots=True)
 class AudiencePolicy:
-    """All rules about tokens of jobs."""
+    """All rules about tokens for jobs."""
 
     rules: tuple[AudienceRule, ...] = ()
 
     def decide(self, subject: EgressSubject, audience: Sequence[str]) -> AudienceRuling:
-        """Whether ``subject`` may have a token that is for all of ``audience``: some rule must give it each."""
+        """Whether ``subject`` may have a token for all of ``audience``. Some rule must allow each of them."""
         if not audience:
             return AudienceRuling(False, "no audience")
         used: dict[str, None] = {}
@@ -68,7 +68,7 @@ class AudiencePolicy:
 
 
 def read_audiences(tables: Collection[AudienceTable], roles: Collection[str]) -> AudiencePolicy:
-    """The rules; ``roles`` are those that exist. Raises :class:`RuleTableError`."""
+    """Read the rules. ``roles`` are the existing roles. Raises :class:`RuleTableError`."""
     if len(tables) > MAX_RULES:
         raise RuleTableError(f"{len(tables)} tables [[audiences]] are more than {MAX_RULES}")
     return AudiencePolicy(tuple(_rule(f"audiences[{number}]", table, roles) for number, table in enumerate(tables, 1)))

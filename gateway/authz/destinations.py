@@ -1,8 +1,8 @@
-"""Destinations outside: as a rule writes them, and as a job asks for them. No I/O.
+"""Parses external destinations, as rules and jobs write them. No I/O.
 
-A name has one spelling: lower case, letters, digits, ``-`` and ``_``, no trailing dot, IDN in ASCII form, and a last
-label that no resolver can take for a number. What has another one is refused, so that nobody behind can read it in
-another way (``0177.0.0.1``, ``0x7f000001``, ``2130706433`` and ``127.1`` are all 127.0.0.1 to some libraries).
+A name has only one valid spelling: lower case, letters, digits, ``-`` and ``_``, no trailing dot, IDN in ASCII form,
+and a last label that no resolver can read as a number. Other spellings are refused, so that no component interprets
+them differently (to some libraries ``0177.0.0.1``, ``0x7f000001``, ``2130706433`` and ``127.1`` are all 127.0.0.1).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _PORT = re.compile(r"[1-9][0-9]{0,4}")
 
 
 class UnclearDestination(ValueError):
-    """A destination that is not written as it must be; the message says what is wrong."""
+    """The destination is not written in the valid form. The message says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """What a job asks for.
+    """The destination that a job requests.
 
     Attributes:
         host: a name in lower case, or an address.
-        port: of TCP.
+        port: a TCP port.
     """
 
     host: str | Address
@@ -40,7 +40,7 @@ class Destination:
 
     @property
     def name(self) -> str:
-        """The name; empty for an address."""
+        """The host name; empty if the host is an address."""
         return self.host if isinstance(self.host, str) else ""
 
     def __str__(self) -> str:
@@ -52,8 +52,8 @@ class Target:
     """What a rule allows: a name, ``*.suffix``, an address or a network, with a range of ports.
 
     Attributes:
-        text: as it is written in the rule.
-        name: exact name, or the suffix with a dot before it; empty: a network.
+        text: the target as written in the rule.
+        name: exact name, or the suffix with a leading dot; empty for a network.
     """
 
     text: str
@@ -64,11 +64,11 @@ class Target:
 
     @property
     def is_suffix(self) -> bool:
-        """Whether it stands for every name below another."""
+        """Whether the target matches every name below a suffix."""
         return self.name.startswith(".")
 
     def covers(self, wanted: Destination) -> bool:
-        """Whether ``wanted`` is among what it allows, as far as that is known before a name is resolved."""
+        """Whether the target matches ``wanted``, as far as that can be decided before the name is resolved."""
         if not self.first_port <= wanted.port <= self.last_port:
             return False
         if isinstance(wanted.host, str):
@@ -82,7 +82,7 @@ def authority(host: str | Address, port: int) -> str:
 
 
 def parse_host(text: str) -> str | Address:
-    """The name or address that ``text`` is; raises :class:`UnclearDestination`. IPv6 without brackets."""
+    """Parse a host name or an address (IPv6 without brackets). Raises :class:`UnclearDestination`."""
     if len(text) > MAX_NAME_CHARACTERS or not text.isascii():
         raise UnclearDestination("a name has at most 253 ASCII characters; write an IDN as xn--…")
     if "%" in text:
@@ -100,7 +100,7 @@ def parse_host(text: str) -> str | Address:
 
 
 def parse_authority(text: str) -> Destination:
-    """What the authority of a CONNECT request asks for; raises :class:`UnclearDestination`."""
+    """Parse the authority of a CONNECT request. Raises :class:`UnclearDestination`."""
     host, port = _split(text)
     bracketed = host.startswith("[") and host.endswith("]")
     parsed = parse_host(host[1:-1] if bracketed else host)
@@ -112,7 +112,7 @@ def parse_authority(text: str) -> Destination:
 
 
 def parse_target(text: str) -> Target:
-    """What one ``to`` of a rule allows; raises :class:`UnclearDestination`."""
+    """Parse one ``to`` entry of a rule. Raises :class:`UnclearDestination`."""
     host, port = _split(text)
     first, last = _ports(port)
     if host.startswith("*."):
@@ -135,7 +135,7 @@ def parse_target(text: str) -> Target:
 
 
 def parse_network(text: str) -> Network:
-    """A network or a single address; raises :class:`UnclearDestination`."""
+    """Parse a network or a single address. Raises :class:`UnclearDestination`."""
     try:
         network = ipaddress.ip_network(text)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""The way out: which jobs may reach which destinations. Decisions only, no I/O.
+"""Decides which external destinations a job may reach. No I/O.
 
-What no rule allows is denied. A rule that allows a name says nothing about where that name leads: once it is resolved,
-the address is decided about, too (:meth:`EgressRuling.admits`), and connected to is the address that was admitted.
+Everything that no rule allows is denied. A rule for a name does not cover every address it may resolve to: after the
+name is resolved, the address must be admitted as well (:meth:`EgressRuling.admits`). Only that address is used.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from sluice.gateway.authz.destinations import Destination, Target, UnclearDestin
 from sluice.gateway.authz.grantees import Grantees
 
 EGRESS_OPERATION = "egress.connect"
-"""A connection to a destination outside, in the audit log."""
+"""The operation of connecting to an external destination, in the audit log."""
 HTTPS_PORT = 443
 
 Protocol = Literal["auto", "tls", "tcp"]
-"""What a job may speak: TLS that shows the destination's name, whatever is not TLS or HTTP for another host, or
-anything."""
+"""What a job may send: ``tls``: TLS with the destination's name; ``auto``: anything but TLS or HTTP for another host;
+``tcp``: anything."""
 _LOOSEST: tuple[Protocol, ...] = ("tcp", "auto", "tls")
 
 
 @dataclass(frozen=True, slots=True)
 class EgressSubject:
-    """A job that wants to connect; its owner's roles and groups are those at submission."""
+    """A job that wants to connect. ``roles`` and ``groups`` are those of its owner at submission."""
 
     job_id: str
     job_name: str
@@ -38,11 +38,12 @@ class EgressSubject:
 
 @dataclass(frozen=True, slots=True)
 class EgressRule:
-    """One ``[[egress]]`` of the policy.
+    """One ``[[egress]]`` rule of the policy.
 
     Attributes:
-        name: how the audit log calls it: ``egress[2]``, counted from 1.
-        addresses: to what its names must resolve; empty: to public addresses, exact names also to private ones.
+        name: identifies the rule in the audit log: ``egress[2]``, counted from 1.
+        addresses: networks to which its names must resolve. If empty, names must resolve to public addresses, and
+            exact names may also resolve to private ones.
     """
 
     name: str
@@ -53,7 +54,7 @@ class EgressRule:
     description: str = ""
 
     def admits(self, target: Target, address: Address) -> bool:
-        """Whether what ``target`` covers may be at ``address``."""
+        """Whether a destination that matches ``target`` may have this ``address``."""
         if target.network is not None:
             return writes_out(target.network, address)
         if self.addresses:
@@ -67,8 +68,8 @@ class EgressRuling:
     """The decision about a destination, before its name is resolved.
 
     Attributes:
-        reason: for the audit log.
-        grants: the rules that allow it, and by which of their targets.
+        reason: the reason, for the audit log.
+        grants: the rules that allow it, each with the target that matches.
     """
 
     allowed: bool
@@ -78,14 +79,14 @@ class EgressRuling:
 
     @property
     def rule(self) -> str:
-        """The first rule that allows it; empty: none."""
+        """The first rule that allows it; empty if none does."""
         return self.grants[0][0].name if self.grants else ""
 
     @property
     def breadth(self) -> frozenset[tuple[str, ...]]:
-        """What the rules let a connection be: what it may speak, and where its name may lead.
+        """What the rules allow for a connection: its protocol, and the addresses to which its name may resolve.
 
-        A connection that was made when they allowed more may be one that they do not allow now.
+        If the rules allowed more when a connection was made, it may no longer be allowed now.
         """
         return frozenset(
             (rule.protocol, "suffix" if target.is_suffix else "exact", where)
@@ -95,7 +96,7 @@ class EgressRuling:
 
     @property
     def protocol(self) -> Protocol:
-        """The loosest that a rule allows; at port 443 what is not told otherwise must be TLS."""
+        """The least strict protocol that a rule allows. At port 443, ``auto`` means TLS."""
         given = {rule.protocol for rule, _ in self.grants}
         found: Protocol = next((each for each in _LOOSEST if each in given), "tls")
         if found == "auto" and self.wanted is not None and self.wanted.port == HTTPS_PORT:
@@ -103,18 +104,18 @@ class EgressRuling:
         return found
 
     def admits(self, address: Address) -> bool:
-        """Whether the destination may be at this address."""
+        """Whether the destination may have this address."""
         actual = canonical(address)
         return any(rule.admits(target, actual) for rule, target in self.grants)
 
     def admitted(self, addresses: Iterable[str]) -> tuple[Address, ...]:
-        """Those of the resolved ``addresses`` that may be connected to, in their order."""
+        """The resolved ``addresses`` to which a connection is allowed, in the same order."""
         found = []
         for text in addresses:
             try:
                 address = canonical(ipaddress.ip_address(text))
             except ValueError:
-                continue  # with a zone, or no address at all
+                continue  # it has a zone, or is not an address
             if self.admits(address):
                 found.append(address)
         return tuple(dict.fromkeys(found))
@@ -122,12 +123,12 @@ class EgressRuling:
 
 @dataclass(frozen=True, slots=True)
 class EgressPolicy:
-    """All rules of the way out."""
+    """All egress rules."""
 
     rules: tuple[EgressRule, ...] = ()
 
     def decide(self, subject: EgressSubject, host: str, port: int) -> EgressRuling:
-        """The decision about ``host`` (a name or an address without brackets) for the job ``subject``."""
+        """The decision about ``host`` (a name, or an address without brackets) for the job ``subject``."""
         try:
             return self._rule(subject, Destination(parse_host(host), port))
         except UnclearDestination as error:
@@ -154,7 +155,7 @@ class EgressPolicy:
         return EgressRuling(True, f"{rule.name} allows {target.text}", wanted, grants)
 
     def decide_any_port(self, subject: EgressSubject, name: str) -> EgressRuling:
-        """Whether any port of ``name`` is allowed: then a resolver for the job tells that it exists."""
+        """Whether any port of ``name`` is allowed. Only then does the resolver for the job resolve the name."""
         try:
             host = parse_host(name)
         except UnclearDestination as error:

@@ -1,4 +1,4 @@
-"""The tables ``[[egress]]`` of the policy file as rules. No I/O."""
+"""Reads the ``[[egress]]`` tables of the policy file. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Parsed = TypeVar("_Parsed")
 
 
 class EgressTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One ``[[egress]]``."""
+    """One ``[[egress]]`` table."""
 
     to: tuple[str, ...]
     users: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class EgressTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_rules(tables: Collection[EgressTable], roles: Collection[str]) -> EgressPolicy:
-    """The rules; ``roles`` are those that exist. Raises :class:`RuleTableError`."""
+    """Read the rules. ``roles`` are the existing roles. Raises :class:`RuleTableError`."""
     if len(tables) > MAX_RULES:
         raise RuleTableError(f"{len(tables)} tables [[egress]] are more than {MAX_RULES}")
     return EgressPolicy(tuple(_rule(f"egress[{number}]", table, roles) for number, table in enumerate(tables, 1)))

@@ -1,4 +1,4 @@
-"""Whom a rule about jobs is for: the owner by name, role or group, and the job by its name. Values only."""
+"""To which jobs a rule applies: by the owner's name, roles or groups, and by the job's name. No I/O."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 EVERYBODY = "*"
-"""As a user: every owner."""
+"""As a user name: every owner."""
 
 _JOBS = re.compile(r"[^\x00-\x1f\x7f*]{0,127}\*?")
 
 
 @dataclass(frozen=True, slots=True)
 class Grantees:
-    """The owners and jobs of one rule; what is not given does not matter, and something must be given.
+    """The owners and jobs of one rule. Empty lists are ignored, but at least one list must not be empty.
 
     Attributes:
         users: names of owners; ``*``: every owner.
         roles: roles that the owner had when the job was submitted.
-        groups: groups of the owner, likewise.
-        jobs: names of jobs; one that ends with ``*`` stands for all that begin so. Whoever submits a job names it.
+        groups: groups that the owner had when the job was submitted.
+        jobs: names of jobs; a name that ends with ``*`` is a prefix. The submitter chooses the name of a job.
     """
 
     users: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class Grantees:
     jobs: tuple[str, ...] = ()
 
     def match(self, owner: str, roles: Iterable[str], groups: Iterable[str], job_name: str) -> bool:
-        """Whether the rule is for this job: its owner is among users, roles or groups, and its name among the jobs."""
+        """Whether the rule applies: the owner matches users, roles or groups, and the job's name matches ``jobs``."""
         if not (self.users or self.roles or self.groups or self.jobs):
             return False
         owned = not (self.users or self.roles or self.groups) or (
@@ -41,7 +41,7 @@ class Grantees:
 
 
 def is_job_pattern(text: str) -> bool:
-    """Whether ``text`` can be one of ``jobs``: a name, or the beginning of names and ``*``."""
+    """Whether ``text`` is valid in ``jobs``: a name, or a prefix followed by ``*``."""
     return bool(text) and _JOBS.fullmatch(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""The operations on a cluster, by name. Most follow from the published routes; the others are listed here."""
+"""The names of the operations on a cluster. Most come from the published routes; the others are listed here."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ GATEWAY_OPERATIONS: Mapping[str, str] = {
     "connect.use": "open a Spark Connect session through the gateway, and run whatever Spark can in it",
     "sessions.list": "see who is signed in, and the limits of the gateway",
     "sessions.revoke": "end sessions of anybody",
-    "tokens.list": "see all API tokens, which say nothing that lets anyone use them",
+    "tokens.list": "see all API tokens, but not their secrets",
     "tokens.revoke": "revoke API tokens of anybody",
     "audit_log.search": "search the audit log, and have its chain verified",
     "certificates.list": "see authorities, issued certificates and rotations",
     "certificates.revoke": "have the certificate of any process, job or user revoked",
 }
-"""Operations that REST has no route for, with what they mean."""
+"""Operations without a REST route, with their descriptions."""
 
 OWNED_OPERATIONS = frozenset(
     {
@@ -40,14 +40,14 @@ OWNED_OPERATIONS = frozenset(
         "connections.read",
     }
 )
-"""Operations that a policy can grant for the principal's own jobs only; REST then compares the owner."""
+"""Operations that a policy can grant for the principal's own jobs only. REST then compares the owner."""
 
 _OPERATION = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 _PATTERN = re.compile(r"\*|([a-z][a-z0-9_]*|\*)(\.([a-z][a-z0-9_]*|\*))+")
 
 
 def known_operations(routes: Iterable[Route]) -> frozenset[str]:
-    """Every operation that these routes and the gateway itself name."""
+    """All operations of these routes and of the gateway itself."""
     return frozenset(route.operation for route in routes) | frozenset(GATEWAY_OPERATIONS)
 
 
@@ -57,12 +57,12 @@ def is_operation(text: str) -> bool:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether ``text`` is an operation or a pattern of them: ``jobs.cancel``, ``jobs.*``, ``*.read``, ``*``."""
+    """Whether ``text`` is an operation or a pattern: ``jobs.cancel``, ``jobs.*``, ``*.read``, ``*``."""
     return _PATTERN.fullmatch(text) is not None
 
 
 def matches(pattern: str, operation: str) -> bool:
-    """Whether ``pattern`` covers ``operation``: a ``*`` stands for one part of the name, alone for every operation."""
+    """Whether ``pattern`` matches ``operation``. ``*`` matches one part of the name; alone, it matches everything."""
     if pattern == "*":
         return is_operation(operation)
     wanted, parts = pattern.split("."), operation.split(".")

@@ -1,8 +1,8 @@
-"""The access policy: roles by operations by ownership. Decisions only, no I/O.
+"""The access policy: which roles may perform which operations, on whose jobs. Decisions only, no I/O.
 
-Deny beats allow, whichever role says it; what no role allows is denied; what is allowed for one's own jobs only is
-decided by whoever knows the owner. An operation that the policy was not made for is denied to everybody, so that a
-new route is closed until somebody has looked at it.
+A deny in any role overrides every allow. Everything that no role allows is denied. If an operation is allowed for own
+jobs only, the service that knows the owner decides. Operations that the policy does not know are denied to everybody,
+so a new route stays closed until the policy covers it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sluice.gateway.authz.operations import OWNED_OPERATIONS, matches
 from sluice.pki.assertions import Principal
 
 DIGEST_CHARACTERS = 14
-"""Of hexadecimal; see :attr:`Policy.digest`."""
+"""Length in hexadecimal digits; see :attr:`Policy.digest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """A verdict and why: ``role`` is the one that decided (empty: none did)."""
+    """A verdict and its reason. ``role`` is the role that decided; empty if none did."""
 
     verdict: Verdict
     reason: str
@@ -61,17 +61,17 @@ class _Effect:
 
 @dataclass(frozen=True)
 class Policy:
-    """A whole policy.
+    """A complete access policy.
 
     Attributes:
-        operations: every operation it was made for.
+        operations: all operations that the policy knows.
         roles: its roles by name.
-        groups: group -> roles of its members.
-        users: principal's name -> roles.
-        default_roles: roles of everybody who is authenticated, besides the others.
-        egress_rules: what jobs may reach outside.
-        audience_rules: whom jobs may prove their identity to.
-        source: the SHA-256 of the file that it was read from, in hexadecimal.
+        groups: roles of the members of each group.
+        users: roles of each principal, by name.
+        default_roles: roles that every authenticated principal has in addition.
+        egress_rules: which external destinations jobs may reach.
+        audience_rules: for which audiences jobs may get identity tokens.
+        source: SHA-256 of the policy file, in hexadecimal.
     """
 
     operations: frozenset[str]
@@ -92,14 +92,14 @@ class Policy:
         if operation not in self.operations:
             return Ruling(Verdict.DENY, f"the policy does not know the operation {operation!r}")
         held = [self.roles[name] for name in principal.roles if name in self.roles]
-        # 1. Deny beats allow, in whatever order the roles are listed.
+        # 1. Deny overrides allow, regardless of the order of roles.
         for role in held:
             if operation in role.deny:
                 return Ruling(Verdict.DENY, f"role {role.name} denies it", role.name)
-        # 2. A narrowed credential allows nothing beyond its scopes, whatever its owner may.
+        # 2. A credential with scopes is limited to them, whatever its owner may do.
         if principal.scopes and not any(matches(scope, operation) for scope in principal.scopes):
             return Ruling(Verdict.DENY, f"the credential is for {', '.join(principal.scopes)} only")
-        # 3. The widest grant counts.
+        # 3. The widest grant applies.
         for role in held:
             if operation in role.allow:
                 return Ruling(Verdict.ALLOW, f"role {role.name} allows it", role.name)
@@ -109,7 +109,7 @@ class Policy:
         return Ruling(Verdict.DENY, "no role allows it")
 
     def granted(self, principal: Principal) -> Mapping[str, Literal["allow", "own"]]:
-        """The operations that ``principal`` is granted, for display; each request is decided again."""
+        """The operations that ``principal`` is granted, for display only. Each request is decided again."""
         found: dict[str, Literal["allow", "own"]] = {}
         for operation in sorted(self.operations):
             verdict = self.rule(principal, operation).verdict
@@ -120,24 +120,24 @@ class Policy:
         return found
 
     def roles_of(self, name: str, groups: Iterable[str]) -> tuple[str, ...]:
-        """The roles of an authenticated principal, each once: by name, by group, then what everybody has."""
+        """The roles of an authenticated principal without duplicates: by name, by group, then the default roles."""
         found = list(self.users.get(name, ()))
         for group in groups:
             found += self.groups.get(group, ())
         return tuple(dict.fromkeys([*found, *self.default_roles]))
 
     def role_grants(self) -> Mapping[str, frozenset[str]]:
-        """Role -> operations that it grants for jobs of any owner."""
+        """The operations that each role grants for jobs of any owner."""
         return {name: role.allow - role.deny for name, role in self.roles.items()}
 
     def role_admits(self) -> Mapping[str, frozenset[str]]:
-        """Role -> operations it grants at all: what a proxy may let through to REST, which compares owners."""
+        """The operations that each role grants at all. A proxy may pass these to REST, which compares owners."""
         owned = {name: role.allow_own & OWNED_OPERATIONS for name, role in self.roles.items()}
         return {name: (role.allow | owned[name]) - role.deny for name, role in self.roles.items()}
 
     @cached_property
     def digest(self) -> str:
-        """Names what the roles grant: policies with the same digest grant the same by the same role."""
+        """Digest of what the roles grant. Policies with the same digest grant the same operations to each role."""
         effects = {
             name: [sorted(role.allow - role.deny), sorted(role.allow_own - role.allow - role.deny), sorted(role.deny)]
             for name, role in sorted(self.roles.items())
@@ -145,7 +145,7 @@ class Policy:
         return hashlib.sha256(msgspec.json.encode(effects)).hexdigest()[:DIGEST_CHARACTERS]
 
     def sole_role(self, roles: Iterable[str]) -> str | None:
-        """The one of ``roles`` that alone has exactly the effect of all of them together, if there is one."""
+        """A single role among ``roles`` that has the same effect as all of them together, if there is one."""
         held = [name for name in roles if name in self.roles]
         together = self._effect(held)
         return next((name for name in held if self._effect([name]) == together), None)

@@ -1,7 +1,7 @@
-"""The policy as people write it: ``policy.toml``, read into a :class:`~sluice.gateway.authz.policy.Policy`.
+"""Reads the policy file ``policy.toml`` into a :class:`~sluice.gateway.authz.policy.Policy`.
 
-The file that comes with Sluice, ``default_policy.toml`` beside this module, is also the description of the format.
-Every error names the line and, for a misspelt name, the nearest one that exists.
+The default policy, ``default_policy.toml`` beside this module, documents the format. Every error names the line and,
+for a misspelt name, the most similar existing name.
 """
 
 from __future__ import annotations
@@ -55,33 +55,33 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def policy_file(home: Home, configured: str = "") -> Path:
-    """Where the policy of ``home`` is: the configured place, or its own file; when there is none, the default one."""
+    """The policy file of ``home``: the configured path, or ``policy.toml`` in the home, or else the default policy."""
     own = Path(configured) if configured else home.gateway / "policy.toml"
     return own if configured or own.exists() else DEFAULT_POLICY
 
 
 def read_policy(path: Path, operations: Iterable[str]) -> Policy:
-    """The policy in ``path`` for ``operations``; raises :class:`PolicyError` or that the file cannot be read."""
+    """Read the policy in ``path`` for ``operations``. Raises :class:`PolicyError` or an error of reading the file."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
         raise PolicyError(f"cannot read {path}: {error.strerror}", "see `sluice policy show --default`") from error
     if mode & 0o022:
         raise PolicyError(f"{path} has mode {mode:04o}: others can change who may do what", f"chmod go-w {path}")
-    # The default policy is tested against the routes of its version; they may be fewer where it is used.
+    # The default policy is tested against the routes of its own version. Where it is used, there may be fewer.
     return parse(read_bounded(path, MAX_POLICY_BYTES), operations, str(path), strict=path != DEFAULT_POLICY)
 
 
 def parse(data: bytes, operations: Iterable[str], where: str = "policy", *, strict: bool = True) -> Policy:
-    """The policy that ``data`` means; raises :class:`PolicyError` with ``where`` and the line.
+    """Parse a policy. Raises :class:`PolicyError` with ``where`` and the line.
 
-    Not ``strict``: names of operations that do not exist are left out.
+    If not ``strict``, unknown operations are ignored.
     """
     return _Reader(data, frozenset(operations), where, strict=strict).read()
 
 
 class PolicyFile:
-    """The policy of a long-running process. An invalid new file is reported, and the previous policy stays in force."""
+    """The policy of a long-running process. An invalid new file is reported, and the previous policy stays in use."""
 
     def __init__(self, locate: Callable[[], Path], operations: Callable[[], frozenset[str]]) -> None:
         self._locate = locate
@@ -89,10 +89,10 @@ class PolicyFile:
         self._stamp: tuple[Path, FileStamp | None, frozenset[str]] | None = None
         self._policy: Policy | None = None
         self.rejected = ""
-        """Why the file as it is now is not used; empty when it is."""
+        """Why the current file is not used; empty if it is used."""
 
     def get(self) -> Policy:
-        """The policy in force; raises ``SluiceError`` only when there has been no good one yet."""
+        """The current policy. Raises ``SluiceError`` only if there has never been a valid one."""
         path, operations = self._locate(), self._operations()
         try:
             stamp = (path, file_stamp(path), operations)
@@ -106,13 +106,13 @@ class PolicyFile:
                 if self._policy is None:
                     raise
                 self.rejected = str(error)
-                _LOG.error("the new policy is invalid, the previous one stays in force: %s", error)
+                _LOG.error("the new policy is invalid, the previous one stays in use: %s", error)
             self._stamp = stamp
         return self._policy
 
 
 class _Reader:
-    """One file on its way to a policy."""
+    """Reads and validates one policy file."""
 
     def __init__(self, data: bytes, operations: frozenset[str], where: str, *, strict: bool) -> None:
         self._strict = strict
@@ -246,7 +246,7 @@ class _Reader:
 
 
 def _line_of(text: str, place: tuple[str, ...]) -> int:
-    """The line where ``place`` (table, key, value) stands, as near as words can tell; 0 when nowhere."""
+    """The line of ``place`` (table, key, value), found by searching for its words; 0 if it is not found."""
     lines = text.splitlines()
     found, start = 0, 0
     for depth, part in enumerate(place):

@@ -11,7 +11,7 @@
     [[case]]
     as = "ada"
     job = "nightly"
-    egress = "api.example.com:443" # instead of an operation: where a job of that name wants to connect to
+    egress = "api.example.com:443" # instead of an operation: the destination of a connection by a job of that name
     expect = "allow"               # or deny
 """
 
@@ -33,9 +33,9 @@ VERDICTS = {"allow": Verdict.ALLOW, "own": Verdict.OWN, "deny": Verdict.DENY}
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"name": "as"}):
-    """One row: who asks for what, and the answer that is expected. ``roles`` are besides those of the policy.
+    """One case: a principal, a request, and the expected decision. ``roles`` are in addition to those of the policy.
 
-    It has an ``operation``; or ``egress``, a destination (``host:port``), and the name of the ``job``.
+    A case has an ``operation``, or ``egress`` (a destination ``host:port``) and the name of the ``job``.
     """
 
     name: str
@@ -54,7 +54,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """The decision of the policy in one case."""
+    """The policy's decision about one case."""
 
     case: Case
     principal: Principal
@@ -62,12 +62,12 @@ class CaseResult:
 
     @property
     def holds(self) -> bool:
-        """Whether it is what was expected."""
+        """Whether the decision is the expected one."""
         return VERDICTS[self.case.expect] is self.ruling.verdict
 
 
 def parse_table(data: bytes, where: str) -> tuple[Case, ...]:
-    """Read a table; raises :class:`PolicyError`."""
+    """Parse a table. Raises :class:`PolicyError`."""
     try:
         table = msgspec.convert(tomllib.loads(data.decode()), _Table)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -79,8 +79,8 @@ def parse_table(data: bytes, where: str) -> tuple[Case, ...]:
     for number, case in enumerate(table.case, 1):
         if bool(case.operation) is bool(case.egress) or (case.egress and (case.expect == "own" or case.scopes)):
             raise PolicyError(
-                f"{where}: case {number} is neither about an operation nor about a destination",
-                "it has operation, or egress with expect allow or deny and without scopes",
+                f"{where}: case {number} is not a valid operation case or egress case",
+                "set operation, or set egress without scopes and with expect allow or deny",
             )
     return table.case
 

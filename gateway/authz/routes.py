@@ -1,9 +1,9 @@
 """Maps a request to its operation: exactly one published route, or none.
 
-The gateway knows REST only by the route list it publishes (JSON: ``[{"method", "path", "operation", "stream"}]``).
-What matches no route never reaches REST, so the two can never disagree about what a path means:
-Envoy and REST normalise differently, therefore every path that *could* be normalised is refused
-(RFC 3986 section 6.2.2; ``%252e``, ``..;/`` and the like pass Envoy's own normalisation).
+The gateway knows REST only by its published route list (JSON: ``[{"method", "path", "operation", "stream"}]``). A
+request that matches no route never reaches REST, so the two cannot interpret a path differently. Envoy and REST
+normalise differently. Therefore every path that *could* be normalised is refused (RFC 3986 section 6.2.2; ``%252e``,
+``..;/`` and the like pass Envoy's own normalisation).
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from sluice.gateway.errors import RouteListError
 MAX_ROUTES = 500
 MAX_PATH_CHARACTERS = 1000
 MAX_QUERY_CHARACTERS = 1000
-"""A thousand is as far as the regular expressions of Envoy count."""
+"""1000 is the maximum repetition count in Envoy's regular expressions."""
 MAX_PARAMETER_CHARACTERS = 128
 
 _PATH_CLASS = "[A-Za-z0-9._~/-]"
-"""Unreserved characters alone: no percent-encoding, no ``;``, no backslash, no control characters."""
+"""Unreserved characters only: no percent-encoding, no ``;``, no backslash, no control characters."""
 _QUERY_CLASS = "[A-Za-z0-9._~!$&'()*+,;=:@/?%-]"
 TARGET_PATTERN = f"/{_PATH_CLASS}{{0,{MAX_PATH_CHARACTERS - 1}}}([?]{_QUERY_CLASS}{{0,{MAX_QUERY_CHARACTERS}}})?"
-"""Paths that :func:`split_target` accepts, for a proxy that cannot call it; valid in RE2 and in Python."""
+"""Matches what :func:`split_target` accepts, for proxies that cannot call it. Valid in RE2 and in Python."""
 _PATH = re.compile(f"/{_PATH_CLASS}*")
 _QUERY = re.compile(f"{_QUERY_CLASS}*")
 PARAMETER_PATTERN = f"[A-Za-z0-9_~-][A-Za-z0-9._~-]{{0,{MAX_PARAMETER_CHARACTERS - 1}}}"
-"""Segments that a parameter accepts; valid in RE2 and in Python."""
+"""Matches segments that a parameter accepts. Valid in RE2 and in Python."""
 _PARAMETER = re.compile(r"\{[a-z_]+\}")
 _LITERAL = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")
 _METHOD = re.compile(r"[A-Z]{3,10}")
 
 
 class UnsafePath(Exception):
-    """A request target that different programs may read differently; the message says what is wrong."""
+    """Programs may interpret this request target differently. The message says what is wrong."""
 
 
 class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One published route; ``path`` may hold ``{name}`` segments; a ``stream`` ends when its reader goes."""
+    """One published route. ``path`` may have ``{name}`` segments. A ``stream`` lasts until its reader disconnects."""
 
     method: str
     path: str
@@ -68,7 +68,7 @@ class _Compiled:
 
 
 class RouteTable:
-    """The published routes, checked: each request can match at most one of them."""
+    """The published routes. It is guaranteed that a request matches at most one of them."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._by_method: dict[str, list[_Compiled]] = {}
@@ -87,14 +87,14 @@ class RouteTable:
 
     @classmethod
     def decode(cls, data: bytes) -> RouteTable:
-        """Read the published JSON; raises :class:`RouteListError`."""
+        """Parse the published JSON. Raises :class:`RouteListError`."""
         try:
             return cls(msgspec.json.decode(data, type=tuple[Route, ...]))
         except msgspec.MsgspecError as error:
             raise RouteListError(f"the route list is malformed: {error}", "start the cluster again") from error
 
     def match(self, method: str, path: str) -> Route | None:
-        """The one route this request means, or None. ``path`` has passed :func:`split_target`."""
+        """The route that matches this request, or None. ``path`` must have passed :func:`split_target`."""
         segments = tuple(path[1:].split("/"))
         if any(len(segment) > MAX_PARAMETER_CHARACTERS for segment in segments):
             return None
@@ -103,7 +103,7 @@ class RouteTable:
 
 
 def split_target(target: str) -> str:
-    """The path of an unambiguous request target; raises :class:`UnsafePath`."""
+    """The path of an unambiguous request target. Raises :class:`UnsafePath`."""
     path, _, query = target.partition("?")
     if len(path) > MAX_PATH_CHARACTERS or len(query) > MAX_QUERY_CHARACTERS:
         raise UnsafePath("the request target is too long")

@@ -1,4 +1,4 @@
-"""What the tables ``[[egress]]`` and ``[[audiences]]`` of the policy file have in common: whom they are for. No I/O."""
+"""The part that ``[[egress]]`` and ``[[audiences]]`` tables of the policy file share: their grantees. No I/O."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sluice.gateway.principal import is_group, is_name
 
 MAX_RULES = 1000
 MAX_ENTRIES = 200
-"""Of one list of a rule."""
+"""Maximum length of each list in a rule."""
 
 
 class GranteesTable(Protocol):
-    """A table of the file that says whom it is for."""
+    """A table of the policy file with grantees."""
 
     @property
     def users(self) -> tuple[str, ...]:
@@ -34,7 +34,7 @@ class GranteesTable(Protocol):
 
 
 class RuleTableError(Exception):
-    """A table that does not say clearly what it allows; ``value`` is what is wrong in it."""
+    """A table does not clearly say what it allows. ``value`` is the wrong value."""
 
     def __init__(self, what: str, value: str = "", remedy: str = "") -> None:
         super().__init__(what)
@@ -44,7 +44,7 @@ class RuleTableError(Exception):
 
 
 def read_grantees(name: str, table: GranteesTable, roles: Collection[str]) -> Grantees:
-    """Whom the rule ``name`` is for; ``roles`` are those that exist. Raises :class:`RuleTableError`."""
+    """The grantees of the rule ``name``. ``roles`` are the existing roles. Raises :class:`RuleTableError`."""
     if not (table.users or table.roles or table.groups or table.jobs):
         raise RuleTableError(f"{name} is for nobody", "", 'users = ["*"] means everybody')
     for key, given, valid in (
