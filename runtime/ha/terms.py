@@ -76,7 +76,7 @@ async def _run(election: LeaderElection, lead: Lead, ready: asyncio.Event, what:
         except StorageUnavailable as error:
             if not ready.is_set():  # the process is still starting: report the error to whoever starts it
                 raise
-            why, pause = f"the leadership is given back: {error}", failed_pause
+            why, pause = f"this process resigned: {error}", failed_pause
         finally:
             await leadership.resign()
         _LOG.warning("not leading any more: %s", why)

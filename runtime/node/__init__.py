@@ -1,4 +1,4 @@
-"""What every process of a cluster does: addresses, child processes, logs, identity renewal, finding the leader."""
+"""Services that every process of a cluster needs: addresses, child processes, logs, identity renewal, leader lookup."""
 
 import lazy_loader
 

@@ -1,7 +1,8 @@
-"""Where the JobManager of a home can be reached: one small file, replaced atomically, gone when it stops.
+"""Address files: each process of a home publishes its addresses in a small file below ``run/endpoints``.
 
-TaskManagers read it each time they connect, so a JobManager that comes back on other ports is found again.
-The file holds no secret and proves nothing: whoever answers there still has to show the JobManager's certificate.
+The file is replaced atomically and removed when the process stops. TaskManagers read the JobManager's file each time
+they connect, so they find a JobManager that has restarted on other ports. The files hold no secrets and prove nothing:
+the process that answers at an address must still present the JobManager's certificate.
 """
 
 from __future__ import annotations
@@ -22,24 +23,30 @@ MAX_ADDRESS_BYTES = 16 << 10
 JOBMANAGER = "jobmanager"
 """Name of the JobManager's file below ``run/endpoints``."""
 TASKMANAGER = "taskmanager"
-"""Likewise of a TaskManager that is registered."""
+"""Prefix of the file of a registered TaskManager."""
 SHUFFLE_MANAGER = "shuffle-manager"
 SHUFFLE_WORKER = "shuffle-worker"
 ZOOKEEPER = "zookeeper"
 
 
 class AddressUnknown(SluiceError):
-    """No JobManager has published its addresses in this home."""
+    """No process of the kind in question has published its addresses in this home."""
 
 
 class AddressUnusable(SluiceError):
-    """A configured host that other machines could not connect to."""
+    """A configured host that other machines cannot connect to."""
 
 
 class JobManagerAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """The published addresses: ``name`` is the process name in the certificate, ``rest`` a socket path.
+    """The addresses of a JobManager.
 
-    ``rest_tls`` is where REST listens over mutual TLS; None: it does not.
+    Attributes:
+        name: process name in its certificate.
+        rpc: host and port of its RPC listener.
+        blob: host and port of its blob server.
+        rest: path of its REST socket.
+        pid: its process ID.
+        rest_tls: host and port at which it serves REST over mutual TLS, if it does.
     """
 
     name: str
@@ -59,7 +66,7 @@ class ShuffleManagerAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ZooKeeperAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a ZooKeeper server listens, each place over mutual TLS; at ``quorum`` only while it leads the others."""
+    """The listeners of a ZooKeeper server, all with mutual TLS; it listens at ``quorum`` only while it leads."""
 
     name: str
     client: tuple[str, int]
@@ -70,7 +77,7 @@ class ZooKeeperAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def listening_jobmanager(home: Home, address: JobManagerAddress) -> Iterator[None]:
-    """Announce meanwhile that a JobManager listens, whether it leads or not."""
+    """Announce for the duration of the block that a JobManager listens, whether it leads or not."""
     name = f"{JOBMANAGER}-{address.name}"
     _publish(home, name, address)
     try:
@@ -80,12 +87,12 @@ def listening_jobmanager(home: Home, address: JobManagerAddress) -> Iterator[Non
 
 
 def publish_zookeeper(home: Home, address: ZooKeeperAddress) -> None:
-    """Announce a ZooKeeper server that takes clients."""
+    """Announce a ZooKeeper server that accepts clients."""
     _publish(home, f"{ZOOKEEPER}-{address.name}", address)
 
 
 def withdraw_zookeeper(home: Home, name: str) -> None:
-    """Withdraw the address of a ZooKeeper server that stops."""
+    """Remove the address file of a ZooKeeper server that stops."""
     (home.run / "endpoints" / f"{ZOOKEEPER}-{name}.json").unlink(missing_ok=True)
 
 
@@ -95,12 +102,12 @@ def publish_jobmanager(home: Home, address: JobManagerAddress) -> None:
 
 
 def withdraw_jobmanager(home: Home, pid: int) -> None:
-    """Remove the announcement, unless another process (``pid`` differs) has replaced it since."""
+    """Remove the address file, unless another process (with another ``pid``) has replaced it."""
     _withdraw(home, JOBMANAGER, pid, read_jobmanager)
 
 
 def read_jobmanager(home: Home) -> JobManagerAddress:
-    """The published addresses; raises :class:`AddressUnknown` when there are none or they are damaged."""
+    """Return the published addresses; raise :class:`AddressUnknown` when there are none or they are damaged."""
     return _read(home, JOBMANAGER, JobManagerAddress, "JobManager")
 
 
@@ -115,12 +122,12 @@ def publish_shuffle_listener(home: Home, address: ShuffleManagerAddress) -> None
 
 
 def withdraw_shuffle_manager(home: Home, pid: int) -> None:
-    """Remove the announcement, unless another process (``pid`` differs) has replaced it since."""
+    """Remove the address file, unless another process (with another ``pid``) has replaced it."""
     _withdraw(home, SHUFFLE_MANAGER, pid, read_shuffle_manager)
 
 
 def read_shuffle_manager(home: Home) -> ShuffleManagerAddress:
-    """The published addresses; raises :class:`AddressUnknown` when there are none or they are damaged."""
+    """Return the published addresses; raise :class:`AddressUnknown` when there are none or they are damaged."""
     return _read(home, SHUFFLE_MANAGER, ShuffleManagerAddress, "ShuffleManager")
 
 
@@ -145,12 +152,18 @@ def _read(home: Home, name: str, kind: type[_T], called: str) -> _T:
     try:
         return msgspec.json.decode(read_bounded(path, MAX_ADDRESS_BYTES), type=kind)
     except (SluiceError, msgspec.DecodeError) as error:
-        raise AddressUnknown(f"no {called} is announced in {path}", "is it running?") from error
+        raise AddressUnknown(f"no {called} is announced in {path}", "check that it is running") from error
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """A TaskManager of this home that is registered: its name, who took it (a SPIFFE ID), how it isolates jobs, and
-    what these may connect to."""
+    """A registered TaskManager of this home.
+
+    Attributes:
+        name: process name in its certificate.
+        jobmanager: SPIFFE ID of the JobManager that has registered it.
+        isolation: how it isolates jobs.
+        egress: which outbound connections its jobs may open.
+    """
 
     name: str
     jobmanager: str
@@ -159,7 +172,13 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShuffleRegistration(msgspec.Struct, frozen=True, kw_only=True):
-    """A ShuffleWorker of this home that is registered: its name, who took it, and where it serves the data channel."""
+    """A registered ShuffleWorker of this home.
+
+    Attributes:
+        name: process name in its certificate.
+        manager: SPIFFE ID of the ShuffleManager that has registered it.
+        data: host and port of its data channel.
+    """
 
     name: str
     manager: str
@@ -167,22 +186,22 @@ class ShuffleRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def publish_registration(home: Home, registration: Registration | ShuffleRegistration) -> None:
-    """Announce that a TaskManager or ShuffleWorker is registered; for health checks."""
+    """Announce, for health checks, that a TaskManager or ShuffleWorker is registered."""
     kind = TASKMANAGER if isinstance(registration, Registration) else SHUFFLE_WORKER
     _publish(home, f"{kind}-{registration.name}", registration)
 
 
 def withdraw_registration(home: Home, name: str, kind: str = TASKMANAGER) -> None:
-    """The TaskManager, or process of another ``kind``, ``name`` is not registered any more."""
+    """Remove the announcement of the TaskManager, or process of another ``kind``, called ``name``."""
     (home.run / "endpoints" / f"{kind}-{name}.json").unlink(missing_ok=True)
 
 
 def require_reachable(host: str, setting: str) -> None:
-    """Raise :class:`AddressUnusable` unless ``host`` can be told to others: it is listened on, and dialed.
+    """Raise :class:`AddressUnusable` unless other machines can connect to ``host``, which is also the listen address.
 
     Args:
         host: a host name or address.
-        setting: where it comes from, for the message.
+        setting: the setting it comes from, for the message.
     """
     try:
         unspecified = ipaddress.ip_address(host).is_unspecified
@@ -191,5 +210,5 @@ def require_reachable(host: str, setting: str) -> None:
     if unspecified:
         raise AddressUnusable(
             f"{setting} is {host!r}, which nobody can connect to",
-            "set it to a name or an address that means this machine on the others too",
+            "set it to a name or an address of this machine that other machines can connect to",
         )

@@ -1,8 +1,7 @@
-"""Child processes that never outlive their parent and never leave orphans behind.
+"""Child processes that neither outlive their parent nor leave orphans behind.
 
-Each child gets its own session (so that its whole group can be signalled) and, on Linux, asks the
-kernel for SIGKILL when its parent dies (prctl(2), PR_SET_PDEATHSIG): ``kill -9`` of a parent
-leaves nothing running.
+Each child gets its own session, so that its whole process group can be signalled. On Linux it also asks the kernel to
+send it SIGKILL when its parent dies (prctl(2), PR_SET_PDEATHSIG): ``kill -9`` of a parent leaves nothing running.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when ``parent`` (its parent's pid) dies; for use right after fork."""
+    """Ask the kernel to kill this process when ``parent`` (the parent's pid) dies. For use right after fork."""
     if _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
         os._exit(127)  # the parent is gone already
 
 
 def enter_namespace(fd: int) -> None:
-    """Let this process, right after fork, enter the namespace that ``fd`` names.
+    """Move this process, right after fork, into the namespace that ``fd`` refers to.
 
     Raises:
-        OSError: it may not.
+        OSError: the kernel refuses.
     """
     if _LIBC.setns(fd, 0) != 0:
         raise OSError(ctypes.get_errno(), "setns")
 
 
 def allow_many_files() -> int:
-    """Raise this process's limit of open files as far as it may itself; returns the limit. One file a connection."""
+    """Raise this process's soft limit of open files to the hard limit and return it. A connection takes one file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):  # a hard limit of "infinity" may exceed the system's own
@@ -72,7 +71,7 @@ def _before_exec(
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended: ``code`` as Python reports it (negative: the signal that ended it)."""
+    """How a process ended. ``code`` is the exit code as Python reports it (negative: the number of a signal)."""
 
     code: int
 
@@ -85,7 +84,7 @@ class Exit:
 
 
 class ChildProcess:
-    """A running child: wait for it, or end it and its whole process group."""
+    """A running child process with its process group."""
 
     def __init__(
         self,
@@ -99,7 +98,7 @@ class ChildProcess:
         self._box = box
         self.pid = process.pid
         self.excess = ""
-        """Which bound it has exceeded and therefore was killed; known when it has ended, empty otherwise."""
+        """The limit that the process was killed for exceeding; known once it has ended, otherwise empty."""
         self._guard = guard
         self._background = False
         self._guarding = asyncio.create_task(self._keep_within(guard)) if guard is not None else None
@@ -123,17 +122,19 @@ class ChildProcess:
         """Start ``argv`` in its own session; nothing of the parent's environment is inherited.
 
         Args:
-            cwd: its working directory; in a box it must be among what the box shows.
-            stdout: where its output goes, as for :mod:`subprocess`.
-            stderr: where its errors go.
-            stdin: where its input comes from.
-            box: what the process and all that it starts live in; None: a process of Sluice's own.
-            guard: keeps the process and all that it starts within bounds, and is closed when the process has ended;
-                what exceeds one is killed, see :attr:`excess`.
-            pass_fds: descriptors that it inherits besides.
-            masker: knows what must not get into its logs; None: nothing.
-            background: it gets only the processor time that nobody else wants, until :meth:`to_foreground`; all that
-                a process in the background starts does.
+            argv: the command line.
+            env: the complete environment of the process.
+            cwd: its working directory; it must be visible in the box, if there is one.
+            stdout: its standard output, as for :mod:`subprocess`.
+            stderr: its standard error.
+            stdin: its standard input.
+            box: the sandbox of the process and its descendants; None: the process belongs to Sluice itself.
+            guard: enforces resource limits on the process and its descendants, and is closed when the process has
+                ended. A process that exceeds a limit is killed, see :attr:`excess`.
+            pass_fds: further descriptors that the process inherits.
+            masker: masks secrets in its output; None: nothing is masked.
+            background: run it at idle priority until :meth:`to_foreground`. Children of a background process always
+                start in the background.
         """
         enter = guard.enter if guard is not None else None
         output = MaskedOutput(masker) if masker is not None and masker.needed else None
@@ -162,14 +163,14 @@ class ChildProcess:
         if background or in_background():
             try:
                 await child.to_background()
-            except BaseException:  # nobody has it yet who could end it
+            except BaseException:  # the caller does not have the child yet, so end it here
                 await asyncio.shield(child.stop(0))
                 raise
         return child
 
     @property
     def stdin(self) -> asyncio.StreamWriter | None:
-        """The pipe to the child's standard input, when one was asked for."""
+        """The pipe to the child's standard input, if one was requested."""
         return self._process.stdin
 
     @property
@@ -187,11 +188,11 @@ class ChildProcess:
         return Exit(code if self._box is None else self._box.exit_code(code))
 
     def excess_so_far(self) -> str:
-        """Which bound it has exceeded by now; known before it has ended, since the kernel counts what it refuses."""
+        """The limit exceeded so far; known before the process has ended, since the kernel counts what it refuses."""
         return self.excess or (self._guard.excess_so_far() if self._guard is not None else "")
 
     async def _keep_within(self, guard: Guard) -> None:
-        """Watch the process until it has ended or exceeds a bound; then it is killed."""
+        """Watch the process until it ends; kill it if it exceeds a limit."""
         ending = asyncio.create_task(self._process.wait())
         watching = asyncio.create_task(guard.exceeded(self.pid))
         try:
@@ -207,14 +208,14 @@ class ChildProcess:
             await asyncio.to_thread(guard.close)
 
     def watch(self, directories: Sequence[Path]) -> None:
-        """It can fill these too, from now on."""
+        """Let the guard also watch these directories, which the process can fill from now on."""
         if self._guard is not None:
             self._guard.watch(directories)
 
     async def to_background(self) -> None:
-        """Let it and all that it starts have only the processor time that nobody else wants.
+        """Give the process and its descendants idle priority.
 
-        Not before it runs its program: this process waits for that.
+        Call this only after the process has started its program, since this process waits for that.
         """
         self._background = True
         with contextlib.suppress(OSError):  # it has ended
@@ -223,38 +224,39 @@ class ChildProcess:
         await asyncio.to_thread(to_background, self.pid)
 
     async def to_foreground(self) -> None:
-        """Give it and all that it has started their usual share of the processors.
+        """Give the process and its descendants normal priority again.
 
-        Control groups of what it has started with a guard are left: who has these guards opens them.
+        Control groups of descendants that have their own guard stay as they are: the holders of those guards restore
+        them.
 
         Raises:
-            OSError: its control group is gone.
+            OSError: the control group of the process is gone.
         """
         self.take_share()
         await asyncio.to_thread(to_foreground, self.pid)
         self._background = False
 
     def take_share(self) -> None:
-        """Give its control group its usual share; raises as :meth:`to_foreground`."""
+        """Give the control group of the process its normal CPU share; raises as :meth:`to_foreground`."""
         if self._guard is not None:
             self._guard.take_share()
 
     def signal_group(self, number: signal.Signals) -> None:
-        """Send ``number`` to the child and everything it started in its session."""
+        """Send signal ``number`` to the child and everything that it started in its process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
     async def stop(self, grace_seconds: float) -> Exit:
-        """SIGTERM the group, and SIGKILL what is left of it after ``grace_seconds``, or at once when cancelled."""
+        """Send SIGTERM to the group, then SIGKILL after ``grace_seconds``, or at once when this call is cancelled."""
         try:
             if self.running:
-                if self._background and can_return():  # to end takes time, too
+                if self._background and can_return():  # ending takes processor time, too
                     with contextlib.suppress(OSError):
                         await self.to_foreground()
                 self.signal_group(signal.SIGTERM)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(grace_seconds):
                         await self._process.wait()
-        finally:  # a box that is being made ignores SIGTERM, and who is cancelled does not come back for the rest
+        finally:  # also when cancelled; and a box that is still being set up ignores SIGTERM
             self.signal_group(signal.SIGKILL)
         return await self.wait()

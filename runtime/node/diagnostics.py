@@ -1,4 +1,4 @@
-"""What a TaskManager tells of itself to the JobManager: its metrics, and the end of its own log."""
+"""The RPC endpoint by which a JobManager reads a TaskManager's metrics and the tail of its log."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ MAX_METRICS_CHARACTERS = 2 << 20
 
 
 class DiagnosticsGateway(Protocol):
-    """Served by each TaskManager under :data:`DIAGNOSTICS`."""
+    """The interface of the endpoint. Each TaskManager serves it under the name :data:`DIAGNOSTICS`."""
 
     @rpc(allow={Role.JOBMANAGER}, timeout=5.0)
     async def metrics(self) -> str:
-        """In Prometheus' text format."""
+        """The metrics of this process in Prometheus text format."""
         ...
 
     @rpc(allow={Role.JOBMANAGER}, timeout=10.0)
     async def read_log(self, offset: int, limit: int) -> LogChunk:
-        """A piece of the log of this process."""
+        """At most ``limit`` bytes of this process's log from ``offset``."""
         ...
 
 
 class Diagnostics(RpcEndpoint):
-    """What a process tells a JobManager about itself.
+    """Serves :class:`DiagnosticsGateway`.
 
     Args:
-        process: what this process is called.
+        process: name of this process.
+        log: the log lines that it serves.
     """
 
     def __init__(self, process: str, log: LogTail) -> None:
@@ -41,9 +42,9 @@ class Diagnostics(RpcEndpoint):
         self._log = log
 
     async def metrics(self) -> str:
-        """In Prometheus' text format."""
+        """The metrics of this process in Prometheus text format."""
         return render(self._process)[:MAX_METRICS_CHARACTERS]
 
     async def read_log(self, offset: int, limit: int) -> LogChunk:
-        """A piece of the log of this process."""
+        """At most ``limit`` bytes of this process's log from ``offset``."""
         return self._log.read(offset, limit)

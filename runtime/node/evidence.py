@@ -1,4 +1,4 @@
-"""Evidence of mutual TLS connections: what this process saw itself, put together with what others report."""
+"""Evidence of mutual TLS connections: this process's own records, merged with what others report."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from sluice.pki.tls import ConnectionLog
 from sluice.runtime.messages import ConnectionEvidence, Evidence
 
 MAX_EVIDENCE_ENTRIES = 1000
-"""Most connections in one answer."""
+"""Maximum number of connections in one answer."""
 
 
 def from_log(connections: ConnectionLog, job_id: str = "") -> Evidence:
-    """What this process has recorded; with ``job_id`` only connections with that job's driver and executors.
+    """The connections that this process has recorded; with ``job_id`` only those with that job's driver and executors.
 
     Times become epoch seconds, as in the JVMs' records.
     """
@@ -33,7 +33,7 @@ def from_log(connections: ConnectionLog, job_id: str = "") -> Evidence:
 
 
 def merge(*parts: Evidence) -> Evidence:
-    """All parts together without repetition, oldest first; of too many connections the latest are kept."""
+    """Merge the parts without duplicates, oldest first; keep the latest when there are too many connections."""
     unique = dict.fromkeys(each for part in parts for each in part.connections)
     ordered = tuple(sorted(unique, key=lambda each: each.opened_at))
     return _bounded(ordered, sum(part.dropped for part in parts))

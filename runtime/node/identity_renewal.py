@@ -1,6 +1,7 @@
-"""When the identity of something that runs has to be renewed.
+"""Decides when the identity of a running process has to be renewed.
 
-At half of what is left of it, with jitter; and at once when its directory says that another authority signs today.
+An identity is due after half of its certificate's remaining lifetime, with jitter. It is due at once when its
+directory shows that another authority signs now.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ from sluice.pki.identities import Stamp, is_superseded, read_identity, stamp_of
 _LOG = logging.getLogger(__name__)
 
 RENEWAL_JITTER = 0.1
-"""Renewal comes earlier than half of the remaining life by up to this fraction of it, so that many do not coincide."""
+"""Renewal is earlier than half of the remaining lifetime by up to this fraction of it, to spread the load."""
 
 SHORTEST_RENEWAL_SECONDS = 1.0
 LOOK_SECONDS = 2.0
-"""How often it is looked whether an identity is due."""
+"""The interval at which an identity is checked."""
 RENEWAL_RETRY_SECONDS = 30.0
-"""Before a renewal that failed is tried again."""
+"""The delay before a failed renewal is tried again."""
 
 
 def seconds_until_renewal(identity: Path, *, now: datetime | None = None) -> float:
-    """How long the certificate in directory ``identity`` may stay in use; raises :class:`StoreError`."""
+    """Seconds until the certificate in directory ``identity`` is due for renewal; raises :class:`StoreError`."""
     try:
         leaf = x509.load_pem_x509_certificate(read_bounded(identity / "chain.pem"))
     except ValueError as error:
         raise StoreError(f"{identity / 'chain.pem'} is not a certificate") from error
     remaining = (leaf.not_valid_after_utc - (now or datetime.now(UTC))).total_seconds()
-    share = 0.5 - random.uniform(0, RENEWAL_JITTER)  # noqa: S311  # spreads load, protects nothing
+    share = 0.5 - random.uniform(0, RENEWAL_JITTER)  # noqa: S311  # jitter, not cryptography
     return max(SHORTEST_RENEWAL_SECONDS, remaining * share)
 
 
 class RenewalWatch:
-    """Whether one generation of the identity in directory ``identity`` is due; made anew after each renewal.
+    """Watches one generation of the identity in directory ``identity``; create a new one after each renewal.
 
     Raises:
         StoreError: there is no certificate.
@@ -56,7 +57,7 @@ class RenewalWatch:
         self._superseded = False
 
     def is_due(self) -> bool:
-        """Whether it is to be renewed now; files that do not fit together (they are being replaced) are not due."""
+        """Whether the identity must be renewed now. Inconsistent files do not make it due: they are being replaced."""
         try:
             stamp = stamp_of(self._identity)
             if stamp != self._seen:
@@ -71,14 +72,14 @@ async def keep_renewed(identity: Path, renew: Callable[[], Awaitable[None]], own
     """Renew the identity in directory ``identity`` whenever it is due, until cancelled.
 
     Args:
-        identity: of a process that runs.
+        identity: the identity directory of a running process.
         renew: replaces the identity by a new one.
-        owner: whose it is, for the log.
+        owner: the owner of the identity, for the log.
     """
     while True:
         try:
             watch = await asyncio.to_thread(RenewalWatch, identity)
-        except StoreError as error:  # it is being replaced, or the disk fails: it is renewed all the same
+        except StoreError as error:  # it is being replaced, or the disk fails: renew it anyway
             _LOG.error("cannot read the identity of %s: %s", owner, error)
             await asyncio.sleep(RENEWAL_RETRY_SECONDS)
         else:
@@ -91,6 +92,6 @@ async def keep_renewed(identity: Path, renew: Callable[[], Awaitable[None]], own
             try:
                 await renew()
                 renewed = True
-            except Exception as error:  # noqa: BLE001  # whatever it was, the process goes on with what it has
+            except Exception as error:  # noqa: BLE001  # whatever the error, the process keeps its present identity
                 _LOG.error("cannot renew the identity of %s: %s", owner, error)
                 await asyncio.sleep(RENEWAL_RETRY_SECONDS)

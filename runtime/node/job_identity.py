@@ -1,8 +1,8 @@
-"""The identity of a job's process, as the process sees it.
+"""The identity directory that a process of a job sees.
 
-Whoever started it keeps the identity to itself and renews it. Where the job has a uid of its own, its processes cannot
-read that directory: they get a copy, whose files are theirs and whose directory is not, and which follows within a
-second. Elsewhere they are shown the directory itself, read-only.
+The process that started it keeps the original and renews it. Where the job has its own uid, its processes cannot read
+the original: they get a copy, which is updated within a second. They own the copied files but not the directory.
+Elsewhere they see the original, read-only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sluice.pki.revocation import CRL_FILE
 from sluice.runtime.sandbox import Sandbox, write_for
 
 FILES = ("ca.pem", CRL_FILE, "peers", "key.pem", "chain.pem")
-"""What a JVM reads, in the order in which it is replaced: trust first."""
+"""The files that a JVM reads, in the order in which they are replaced: trust first."""
 MAX_FILE_BYTES = 64 << 20
 LOOK_SECONDS = 1.0
 _COPY = "-of-job"
@@ -29,8 +29,10 @@ class JobIdentity:
     """An identity directory for a process of a job.
 
     Args:
-        directory: the identity, complete; only whoever started the process writes it.
-        place: the directory that the process sees, where that is decided already; None: it is decided here.
+        directory: the complete identity; only the process that starts the job's process writes it.
+        sandbox: knows the job's uid.
+        job_id: ID of the job.
+        place: the directory that the process sees, if the caller has chosen it; None: it is chosen here.
     """
 
     def __init__(self, directory: Path, sandbox: Sandbox, job_id: str, place: Path | None = None) -> None:
@@ -42,7 +44,7 @@ class JobIdentity:
         """The directory that the process sees."""
 
     def refresh(self) -> None:
-        """Bring the copy up to date, if there is one; raises :class:`StoreError`. Blocks."""
+        """Update the copy, if there is one; raises :class:`StoreError`. Blocks."""
         if self.shown == self._directory:
             return
         if not self._copied:
@@ -55,16 +57,16 @@ class JobIdentity:
                 self._copied[name] = stamp
 
     async def keep_fresh(self) -> None:
-        """Keep the copy up to date until cancelled; without one this ends at once."""
+        """Keep the copy up to date until cancelled; return at once when there is no copy."""
         complaint = ""
         while self.shown != self._directory:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 await asyncio.to_thread(self.refresh)
                 complaint = ""
-            except (StoreError, OSError) as error:  # the process goes on with what it has
+            except (StoreError, OSError) as error:  # the process keeps its present identity
                 if str(error) != complaint:
-                    _LOG.error("cannot show a job its new identity: %s", error)
+                    _LOG.error("cannot update a job's copy of its identity: %s", error)
                 complaint = str(error)
 
     def _copy(self, name: str, *, gone: bool) -> None:

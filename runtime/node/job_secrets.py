@@ -1,4 +1,4 @@
-"""The secrets that a process of a job was given: as files of its box, and as what its logs must not show."""
+"""The secrets of a job's process: as files in its box, and as values to mask in its logs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sluice.runtime.sandbox import SecretFile
 
 
 def secret_files(given: Iterable[GivenSecret]) -> tuple[SecretFile, ...]:
-    """The files of the secrets that the process may see."""
+    """The files of those secrets that the process may read."""
     return tuple(SecretFile(each.file, each.content) for each in given if each.file)
 
 
 def masker_of(given: Iterable[GivenSecret]) -> Masker:
-    """Masks all of them; two versions of one secret are told apart by nobody."""
+    """A masker for all given secrets. Of several entries with the same name, it masks only the last."""
     return Masker({each.name: each.content for each in given})
 
 
 def forbid_core_dumps() -> None:
-    """From now on neither this process nor its children leave their memory on disk when they crash (setrlimit(2))."""
+    """Disable core dumps of this process and its children from now on (setrlimit(2))."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,7 +1,7 @@
-"""Finding the JobManager that leads: any JobManager tells who that is, and its certificate proves it.
+"""Finds the leading JobManager: any JobManager returns its address, and its certificate proves its identity.
 
-TaskManagers and drivers have no business with ZooKeeper: they know the addresses of the JobManagers, or the home in
-which the leader announces itself. ShuffleManagers are found in the same way.
+TaskManagers and drivers do not access ZooKeeper. They know the addresses of the JobManagers, or the home in which the
+leader announces itself. ShuffleManagers are found in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Address = tuple[str, int]
 
 
 class Announcement(Protocol):
-    """What a leader announces."""
+    """The published addresses of a leader."""
 
     @property
     def name(self) -> str:
@@ -39,7 +39,7 @@ class Announcement(Protocol):
 
 
 class AnnouncedLeader:
-    """The leader announces itself in this home; ``read`` reads that, of leaders in ``role``."""
+    """Finds a leader with ``role`` by its announcement in this home, which ``read`` reads."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class AnnouncedLeader:
         self._role = role
 
     async def dial(self) -> RemotePeer:
-        """Connect to the leader; raises ``AddressUnknown`` when none is announced, or what connecting raises."""
+        """Connect to the leader; raises ``AddressUnknown`` when none is announced, or the errors of connecting."""
         address = self._read(self._home)
         return await self._service.connect(*address.rpc, role=self._role, name=address.name)
 
     async def superseded(self, peer: RemotePeer) -> bool:
-        """Whether another one than ``peer`` is announced."""
+        """Whether a process other than ``peer`` is announced."""
         try:
             return self._read(self._home).name != peer.identity.name
         except SluiceError:
@@ -68,9 +68,9 @@ class AnnouncedLeader:
 
 
 class AskedLeader:
-    """Every process in ``role`` at ``addresses`` knows who leads, when somebody does.
+    """Finds the leader by asking the processes with ``role`` at ``addresses``.
 
-    Of JobManagers those called ``jobmanagers`` are believed; empty: any of the trust domain.
+    Only JobManagers named in ``jobmanagers`` are trusted; empty: any JobManager of the trust domain.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class AskedLeader:
         self._addresses = list(addresses)
 
     async def dial(self) -> RemotePeer:
-        """Connect to the leader; raises the last reason why there is no way to it."""
+        """Connect to the leader; raises the last error when no address leads to it."""
         reason: Exception = PeerUnreachable(
-            f"no {self._role.value} leads at the moment", "it is asked for again and again"
+            f"no {self._role.value} leads at the moment", "the request is repeated until one leads"
         )
         for address in tuple(self._addresses):
             try:
@@ -103,12 +103,12 @@ class AskedLeader:
         raise reason
 
     async def superseded(self, peer: RemotePeer) -> bool:
-        """Whether one of them says that another one than ``peer`` leads."""
+        """Whether one of the processes reports a leader other than ``peer``."""
         for address in tuple(self._addresses):
             try:
                 asked = await self._service.connect(*address, role=self._role, jobmanagers=self._jobmanagers)
             except (SluiceError, OSError):
-                self._last(address)  # who looks for the leader next does not wait for it again
+                self._last(address)  # so that the next search does not wait for this address first
                 continue
             if asked.identity == peer.identity:
                 await asked.close()
@@ -140,11 +140,11 @@ class AskedLeader:
         try:
             return await peer.gateway(LeaderGateway, LEADER).leader()
         except SluiceError as error:
-            _LOG.info("%s does not tell who leads: %s", peer.identity, error)
+            _LOG.info("%s does not return the leader's address: %s", peer.identity, error)
             return None
 
     def _last(self, address: Address) -> None:
-        """Ask it after the others from now on."""
+        """Move ``address`` to the end of the list."""
         self._addresses.remove(address)
         self._addresses.append(address)
 
@@ -153,9 +153,9 @@ class LeaderPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How to find the leading JobManager.
 
     Attributes:
-        addresses: of JobManagers that are asked; empty: the leader is announced in ``home``.
-        jobmanagers: names of those that are believed; empty: any of the trust domain.
-        home: root of the home.
+        addresses: addresses of JobManagers to ask; empty: the leader is announced in ``home``.
+        jobmanagers: names of the JobManagers that are trusted; empty: any of the trust domain.
+        home: root directory of the home.
     """
 
     addresses: tuple[Address, ...] = ()
@@ -163,7 +163,7 @@ class LeaderPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     home: str = ""
 
     def finder(self, service: RpcService) -> AnnouncedLeader | AskedLeader:
-        """Looks there, with the identity of ``service``."""
+        """Return a finder that connects with the identity of ``service``."""
         if self.addresses:
             return AskedLeader(service, self.addresses, jobmanagers=self.jobmanagers)
         return AnnouncedLeader(service, Home.at(Path(self.home)))

@@ -1,6 +1,6 @@
-"""The connection of a worker process to whoever leads: registered, heartbeating, made again when it breaks.
+"""The connection of a worker process to the leader: it registers, sends heartbeats, and reconnects when it breaks.
 
-TaskManagers keep one to the JobManager, shuffle workers one to the ShuffleManager.
+TaskManagers keep such a link to the JobManager, shuffle workers to the ShuffleManager.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ RETRY_FACTOR = 1.5
 
 
 class Leader(Protocol):
-    """Whoever leads now (:mod:`sluice.runtime.node.leader_finder`)."""
+    """Finds the current leader (:mod:`sluice.runtime.node.leader_finder`)."""
 
     async def dial(self) -> RemotePeer:
-        """Connect to it."""
+        """Connect to the leader."""
         ...
 
     async def superseded(self, peer: RemotePeer) -> bool:
-        """Whether another one leads than ``peer``, which does not answer."""
+        """Whether a process other than ``peer``, which does not answer, leads."""
         ...
 
 
@@ -41,17 +41,17 @@ class Accepted(Protocol):
 
     @property
     def fencing_token(self) -> bytes:
-        """What heartbeats carry."""
+        """The token that heartbeats carry."""
         ...
 
     @property
     def heartbeat_interval(self) -> float:
-        """Between two heartbeats."""
+        """Seconds between two heartbeats."""
         ...
 
     @property
     def heartbeat_timeout(self) -> float:
-        """Without an answer, after which the leader counts as gone."""
+        """Seconds without an answer after which the leader counts as gone."""
         ...
 
 
@@ -59,15 +59,15 @@ class Registrant(Protocol):
     """The process that registers."""
 
     async def register(self, peer: RemotePeer) -> Accepted:
-        """Introduce the process to a leader; an error ends the connection, and it is tried again."""
+        """Register the process with a leader; after an error the connection is closed and registration tried again."""
         ...
 
     async def heartbeat(self, peer: RemotePeer, token: bytes) -> None:
-        """Report to the leader, and wait for its answer."""
+        """Send a report to the leader and wait for its answer."""
         ...
 
     async def disconnected(self) -> None:
-        """Runs while there is no leader, and is cancelled when there is one; an error in it ends the link."""
+        """Runs while there is no leader, and is cancelled when there is one. An error in it ends the link."""
         ...
 
 
@@ -75,10 +75,10 @@ class LeaderLink:
     """Registers this process with the leader, sends heartbeats, and reconnects until cancelled.
 
     Args:
-        leader: makes a connection to whoever leads.
+        leader: connects to the current leader.
         registrant: this process.
-        report_now: set when the leader should hear of this process before the next interval.
-        registered: told who took the registration, and None when the connection is gone.
+        report_now: set it to send a report before the next interval.
+        registered: called with the leader's identity after registration, and with None when the connection is gone.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class LeaderLink:
             _LOG.warning("the connection to %s is gone", peer.identity)
 
     async def _establish_or_fail(self) -> tuple[RemotePeer, Accepted]:
-        """Register somewhere, while :meth:`Registrant.disconnected` runs; raises what that raises."""
+        """Register with a leader while :meth:`Registrant.disconnected` runs; raises its errors."""
         disconnected = asyncio.create_task(self._registrant.disconnected())
         establishing = asyncio.create_task(self._establish())
         try:
@@ -141,7 +141,7 @@ class LeaderLink:
         return peer, accepted
 
     async def _send_heartbeats(self, peer: RemotePeer, accepted: Accepted) -> None:
-        """Report until the connection is gone, another process leads or the leader refuses this one."""
+        """Send heartbeats until the connection is gone, another process leads or the leader refuses this one."""
         closed = asyncio.ensure_future(peer.wait_closed())
         answered = time.monotonic()
         try:
@@ -157,14 +157,14 @@ class LeaderLink:
                         _LOG.warning("%s does not answer, and another process leads", peer.identity)
                         return
                 except SluiceError as error:
-                    _LOG.warning("%s does not take our heartbeat: %s", peer.identity, error)
+                    _LOG.warning("%s refuses our heartbeat: %s", peer.identity, error)
                     return
                 await self._pause(closed, accepted.heartbeat_interval)
         finally:
             await end_tasks(closed)
 
     async def _pause(self, closed: asyncio.Future[None], interval: float) -> None:
-        """Wait for the interval, for ``report_now`` or for the end of the connection."""
+        """Wait until the interval is over, ``report_now`` is set, or the connection is gone."""
         wanted = asyncio.ensure_future(self._report_now.wait())
         try:
             pending: set[asyncio.Future[Any]] = {closed, wanted}

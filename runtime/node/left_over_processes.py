@@ -1,4 +1,4 @@
-"""Processes that somebody left behind below a directory: found by their working directories, and killed."""
+"""Finds orphaned processes by their working directories below a directory, and kills them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sluice.core import SluiceError
 _LOG = logging.getLogger(__name__)
 
 GONE_SECONDS = 10.0
-"""How long killed processes may take to go."""
+"""How long killed processes may take to end."""
 
 
 class OrphansRemain(SluiceError):
-    """Processes that an earlier process left behind do not end, even killed."""
+    """Orphaned processes did not end although they were killed."""
 
 
 def kill_below(directory: Path) -> int:
-    """Kill every process whose working directory is below ``directory``; returns how many.
+    """Kill every process whose working directory is below ``directory``; return their number.
 
     Raises:
         OrphansRemain: one of them did not end.

@@ -1,6 +1,6 @@
-"""Log files of processes: opened for them, read in pieces while they grow, shortened when they have ended.
+"""Log files of processes: opens them, reads them in chunks while they grow, and truncates them afterwards.
 
-A log of a driver or an executor lies in a directory that the job can write, so each is opened by
+The log of a driver or an executor is in a directory that the job can write, so every log is opened with
 :mod:`sluice.core.files.untrusted_files`.
 """
 
@@ -15,32 +15,32 @@ from sluice.runtime.messages import LogChunk
 from sluice.runtime.rpc import remotable
 
 MAX_CHUNK_BYTES = 1 << 20
-"""Most bytes of a log in one answer; fits into an RPC envelope whatever the bytes are."""
+"""Maximum number of bytes of a log in one answer; fits into an RPC envelope whatever the bytes are."""
 
 MAX_KEPT_LOG_BYTES = 16 << 20
-"""What is kept of one log after its process has ended, in bytes: the end of it."""
+"""How many bytes of a log's end are kept after its process has ended."""
 
 _LONGEST_CHARACTER_BYTES = 4
 
 
 @remotable
 class LogUnreadable(SluiceError):
-    """The job has replaced its log by something else."""
+    """The job has replaced its log by something that is not a regular file of its own."""
 
 
 def open_log(path: Path) -> IO[bytes]:
-    """Open a log for appending, readable by its owner alone: nobody knows what a pipeline prints."""
+    """Open a log for appending, readable only by its owner, as a pipeline may print anything."""
     return create_untrusted(path.parent, path.name, mode=SECRET_MODE)
 
 
 def read_log(path: Path, offset: int, limit: int) -> LogChunk:
-    """At most ``limit`` bytes from ``offset``; a file that is not there yet is empty.
+    """Return at most ``limit`` bytes from ``offset``; a file that does not exist yet is empty.
 
-    A character cut by the end of the piece is left for the next one, so pieces can be joined as text.
-    ``end`` says that nothing more is there *now*.
+    A character that the end of the chunk would split is left for the next chunk, so chunks can be joined as text.
+    ``end`` means that there is nothing more *now*.
 
     Raises:
-        LogUnreadable: it is no regular file of the job's own.
+        LogUnreadable: the file is not a regular file of the job.
     """
     offset = max(offset, 0)
     try:
@@ -52,13 +52,13 @@ def read_log(path: Path, offset: int, limit: int) -> LogChunk:
         return LogChunk(data="", offset=offset, next_offset=offset, end=True)
     except UnsafeFile as error:
         raise LogUnreadable(
-            f"{path.name} is no log file any more: the job has replaced it", "nothing of it is shown"
+            f"{path.name} is not a log file any more: the job has replaced it", "it cannot be shown"
         ) from error
     return log_chunk(data, offset, size)
 
 
 def log_chunk(data: bytes, offset: int, size: int) -> LogChunk:
-    """A piece that was read at ``offset`` of a log of ``size`` bytes, without a character that its end cuts."""
+    """The chunk read at ``offset`` of a log of ``size`` bytes, without a character that is split at its end."""
     if offset + len(data) < size:
         data = _whole_characters(data)
     return LogChunk(
@@ -81,7 +81,7 @@ def _whole_characters(data: bytes) -> bytes:
 
 
 def shorten_log(path: Path, keep: int = MAX_KEPT_LOG_BYTES) -> None:
-    """Keep the last ``keep`` bytes of a log whose writer has ended; what is no log in its place goes."""
+    """Keep the last ``keep`` bytes of a log whose writer has ended; remove anything else in its place."""
     try:
         with open_untrusted(path.parent, path.name, writable=True) as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""The last lines that this process has logged, in memory, for whoever looks from afar."""
+"""Keeps the latest log lines of this process in memory, so that other processes can read them remotely."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_LINE_BYTES = 16 << 10
 
 
 class LogTail(logging.Handler):
-    """Keeps lines as they are formatted; offsets count from the beginning of the process."""
+    """Keeps formatted lines. Offsets count bytes since the start of the process."""
 
     def __init__(self, keep: int = KEPT_BYTES) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class LogTail(logging.Handler):
         """Keep one line."""
         try:
             line = self.format(record).encode(errors="replace")[:MAX_LINE_BYTES] + b"\n"
-        except Exception:  # noqa: BLE001  # as every handler: a message that cannot be formatted stops nobody
+        except Exception:  # noqa: BLE001  # as in every handler: a message that cannot be formatted must not raise
             self.handleError(record)
             return
         self._lines.append(line)
@@ -38,7 +38,7 @@ class LogTail(logging.Handler):
             self._begin += len(self._lines.popleft())
 
     def read(self, offset: int, limit: int) -> LogChunk:
-        """Whole lines from ``offset``: ``limit`` bytes, unless the first one is longer. What is gone is skipped."""
+        """Return whole lines from ``offset``: up to ``limit`` bytes, or one longer line. Dropped lines are skipped."""
         self.acquire()
         try:
             lines, begin = tuple(self._lines), self._begin
@@ -68,7 +68,7 @@ class LogTail(logging.Handler):
 
 @contextlib.contextmanager
 def kept() -> Iterator[LogTail]:
-    """What is logged within the block is kept."""
+    """Keep the lines that are logged within the block."""
     tail = LogTail()
     root = logging.getLogger()
     root.addHandler(tail)

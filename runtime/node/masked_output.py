@@ -1,7 +1,7 @@
-"""What a process prints passes through here on its way to its log, so that no secret gets to the disk.
+"""Masks secrets in the output of a process before it is written to its log.
 
-The process writes to a pipe. A thread of ours reads it, masks, and writes to the log; the process waits when it prints
-faster than that. Only processes of jobs that use secrets are masked.
+The process writes to a pipe. A thread reads the pipe, masks the output and writes it to the log; the process blocks
+when it prints faster than that. Only the output of jobs that use secrets is masked.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import IO
 from sluice.runtime.masking import Masker
 
 PIECE_BYTES = 64 << 10
-"""Read at once: as much as a pipe holds."""
+"""Bytes per read: the capacity of a pipe."""
 LAST_OUTPUT_SECONDS = 10.0
-"""How long it may take until the last output of a process that has ended is in its log."""
+"""How long it may take to write the last output of an ended process to its log."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class MaskedOutput:
-    """Pipes in front of the logs of one process; two outputs to one log share one.
+    """The pipes in front of the logs of one process. Two outputs to the same log share a pipe.
 
     Args:
-        masker: knows what must not be in a log.
+        masker: masks the secrets.
     """
 
     def __init__(self, masker: Masker) -> None:
@@ -35,7 +35,7 @@ class MaskedOutput:
         self._threads: list[threading.Thread] = []
 
     def in_front_of(self, log: IO[bytes] | int) -> int:
-        """The descriptor to which the process writes instead of ``log``; negative ones of :mod:`subprocess` stay."""
+        """Return the descriptor to use instead of ``log``; :mod:`subprocess`'s negative constants stay as they are."""
         number = log if isinstance(log, int) else log.fileno()
         if number < 0:
             return number
@@ -48,12 +48,12 @@ class MaskedOutput:
         return self._writers[number]
 
     def started(self) -> None:
-        """The process has its ends of the pipes, or will never have them."""
+        """Close our copies of the pipes' write ends: the process has its own now, or could not be started."""
         while self._writers:
             os.close(self._writers.popitem()[1])
 
     def finish(self) -> None:
-        """Wait until all that was printed is in the logs. Blocks; for when the process has ended."""
+        """Wait until all output is in the logs. Blocks. Call it after the process has ended."""
         for thread in self._threads:
             thread.join(LAST_OUTPUT_SECONDS)
 
@@ -71,7 +71,7 @@ class MaskedOutput:
 
 
 def _written(log: int, data: bytes) -> bool:
-    """Whether all of it is in the log; on a full disk the output is lost from here on, and the process goes on."""
+    """Write all data to the log. On an error, such as a full disk, return False: further output is then dropped."""
     view = memoryview(data)
     try:
         while view:

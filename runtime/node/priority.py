@@ -1,8 +1,8 @@
-"""Processes that get only the processor time that nobody else wants, until they have something to do.
+"""Idle priority for processes that have no work yet: they get only processor time that no other process uses.
 
-``SCHED_IDLE`` (sched(7)) compares threads of one group only. Where the kernel has a group for each session ("The
-autogroup feature" there), a session has a niceness of its own; the group of a box is
-:class:`sluice.runtime.sandbox.Guard`'s.
+``SCHED_IDLE`` (sched(7)) ranks only threads of the same group. Where the kernel has one group per session ("The
+autogroup feature" in sched(7)), the session's own niceness is set as well. :class:`sluice.runtime.sandbox.Guard`
+handles the control group of a box.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import psutil
 
 CAP_SYS_NICE = 23
 LOWEST_PRIORITY = 19
-"""As a niceness."""
+"""The niceness of a background session."""
 _ROUNDS = 20
-"""A thread that begins during one round is found in the next."""
+"""Maximum number of passes: a thread that starts during one pass is found in the next."""
 _AGAIN_SECONDS = 0.12
 """The kernel lets a process without CAP_SYS_ADMIN change a session's niceness ten times a second."""
 _TRIES = 10
 
 
 def can_return() -> bool:
-    """Whether this process may take its children out of the background again."""
+    """Whether this process may return its children to normal priority (CAP_SYS_NICE)."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> CAP_SYS_NICE & 1)
@@ -33,21 +33,21 @@ def can_return() -> bool:
 
 
 def in_background() -> bool:
-    """Whether this process gets only the time that nobody else wants."""
+    """Whether this process has idle priority."""
     return hasattr(os, "SCHED_IDLE") and os.sched_getscheduler(0) == os.SCHED_IDLE
 
 
 def to_background(pid: int) -> None:
-    """Let ``pid`` and all that it has started have only the time that nobody else wants; one that ended is no error.
+    """Give ``pid`` and its descendants idle priority, and the lowest niceness to the sessions that they lead.
 
-    The sessions of which they are the leaders give way too.
+    Processes that have ended are ignored.
     """
     if hasattr(os, "SCHED_IDLE"):
         _change(pid, os.SCHED_IDLE, LOWEST_PRIORITY)
 
 
 def to_foreground(pid: int) -> None:
-    """Give all threads of ``pid`` and of all that it has started their usual share; one that has ended is no error."""
+    """Give ``pid`` and its descendants normal priority again. Processes that have ended are ignored."""
     _change(pid, os.SCHED_OTHER, 0)
 
 
@@ -64,7 +64,7 @@ def _below(pid: int) -> list[int]:
 
 
 def _changed(pid: int, policy: int, nice: int) -> int:
-    """How many threads had another policy."""
+    """Set policy and niceness of one process; return how many of its threads had another policy."""
     changed = 0
     with contextlib.suppress(OSError):
         if os.getsid(pid) == pid:
@@ -79,7 +79,7 @@ def _changed(pid: int, policy: int, nice: int) -> int:
 
 
 def _set_nice(session: Path, nice: int) -> None:
-    """Of a session's group; :class:`OSError` where there is none."""
+    """Set the niceness of a session's autogroup; raises :class:`OSError` where there is none."""
     if session.read_text(encoding="ascii").split()[-1:] == [str(nice)]:
         return
     for _ in range(_TRIES):

@@ -1,4 +1,4 @@
-"""Tells people what needs them: by webhook and e-mail, once each, at least once, with what to do."""
+"""Notifies people of events that need action, by webhook and e-mail, with at-least-once delivery."""
 
 import lazy_loader
 

@@ -11,39 +11,40 @@ import msgspec
 from sluice.runtime.notify.kinds import Kind
 
 MAX_RECEIVERS = 4
-"""Of both sorts together: what is known of them fits into one small entry."""
+"""Maximum number of webhooks and mail receivers together, so that their delivery state fits into one pointer."""
 MAX_ADDRESSES = 20
 SUBMISSION_PORT = 587
-"""RFC 6409: with STARTTLS."""
+"""Message submission with STARTTLS (RFC 6409)."""
 SUBMISSIONS_PORT = 465
-"""RFC 8314: TLS from the first byte."""
+"""Message submission with implicit TLS (RFC 8314)."""
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
-"""RFC 5321, without quoting: nothing in it can end a header."""
+"""An address of RFC 5321 without quoting, so it cannot end a header."""
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 
 
 class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A receiver of JSON by POST over HTTPS. It gets the kinds that it names, and nothing else."""
+    """A receiver of JSON by POST over HTTPS. It gets only the kinds of notifications that it lists."""
 
     name: str
-    """Names it in metrics and log lines: a-z, 0-9 and -."""
+    """Name of the receiver in metrics and log lines: a-z, 0-9 and -."""
     kinds: tuple[Kind, ...]
-    """Of superseded-renewal, certificate-not-renewed, authority-ends, audit-finding, worker-excluded, job-failed."""
+    """Kinds of notifications: superseded-renewal, certificate-not-renewed, authority-ends, audit-finding,
+    worker-excluded, job-failed."""
     url: str = ""
-    """``https://chat.example.com/hooks/sluice``"""
+    """URL of the webhook, such as ``https://chat.example.com/hooks/sluice``."""
     url_file: str = ""
-    """File (mode 0600) with the URL instead, where it is a secret."""
+    """File (mode 0600) with the URL, for a URL that is a secret."""
     ca_file: str = ""
-    """Authorities (PEM) of the receiver's certificate; empty: the system's. Its host name is checked, TLS is 1.3."""
+    """CA certificates (PEM) for the receiver; empty: those of the system. TLS 1.3 with host name verification."""
     token_file: str = ""
-    """File (mode 0600) with a bearer token. Read again for each request."""
+    """File (mode 0600) with a bearer token. It is read for each request."""
 
     def __post_init__(self) -> None:
         _check_receiver(self.name, self.kinds)
         if bool(self.url) == bool(self.url_file):
-            raise ValueError("a webhook has either url or url_file")
+            raise ValueError("a webhook needs either url or url_file")
         if self.url and not is_https(self.url):
             raise ValueError(f"url {self.url[:200]!r} must be as in https://chat.example.com/hooks/sluice")
         if urlsplit(self.url).query:
@@ -51,28 +52,28 @@ class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class MailConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A receiver of e-mail by SMTP over TLS. It gets the kinds that it names, and nothing else."""
+    """A receiver of e-mail by SMTP over TLS. It gets only the kinds of notifications that it lists."""
 
     name: str
-    """Names it in metrics and log lines: a-z, 0-9 and -."""
+    """Name of the receiver in metrics and log lines: a-z, 0-9 and -."""
     kinds: tuple[Kind, ...]
-    """As those of a webhook."""
+    """Kinds of notifications, as for a webhook."""
     host: str
-    """Mail server; its certificate is checked for this name, TLS is 1.3."""
+    """Host name of the mail server, verified against its certificate; TLS 1.3."""
     port: int = 0
-    """0: 587 with starttls, 465 with implicit."""
+    """Port of the mail server; 0: 587 with starttls, 465 with implicit."""
     tls: Literal["starttls", "implicit"] = "starttls"
-    """Whether TLS begins after STARTTLS, without which nothing is sent, or with the first byte."""
+    """How TLS starts: with STARTTLS, which the server must offer, or implicitly with the first byte."""
     sender: str
-    """Address in From."""
+    """Address in the From header."""
     to: tuple[str, ...]
-    """Addresses that get each mail."""
+    """Addresses that each mail is sent to."""
     user: str = ""
-    """Who signs in; empty: nobody."""
+    """User name for authentication at the mail server; empty: no authentication."""
     password_file: str = ""
-    """File (mode 0600) with the password of user. Read again for each mail."""
+    """File (mode 0600) with the user's password. It is read for each mail."""
     ca_file: str = ""
-    """Authorities (PEM) of the server's certificate; empty: the system's."""
+    """CA certificates (PEM) for the mail server; empty: those of the system."""
 
     def __post_init__(self) -> None:
         _check_receiver(self.name, self.kinds)
@@ -86,13 +87,13 @@ class MailConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             if not _ADDRESS.fullmatch(address):
                 raise ValueError(f"{address[:100]!r} is no address as in ops@example.com")
         if bool(self.user) != bool(self.password_file):
-            raise ValueError("user and password_file belong together")
+            raise ValueError("set both user and password_file, or neither")
         if not self.user.isprintable() or not self.user.isascii():
             raise ValueError("user must be printable ASCII")
 
     @property
     def server_port(self) -> int:
-        """Where the server listens."""
+        """The port to connect to."""
         return self.port or (SUBMISSION_PORT if self.tls == "starttls" else SUBMISSIONS_PORT)
 
 
@@ -100,12 +101,12 @@ Receiver = WebhookConfig | MailConfig
 
 
 class NotifyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who is told what needs people. Without a receiver nobody is, and nothing is looked at."""
+    """Who is notified of events that need action. Without receivers, no events are collected."""
 
     repeat_hours: float = 24.0
-    """After so long somebody is told again of what is still so. A failed job is told of once."""
+    """Hours after which a condition that still holds is notified again. A failed job is notified only once."""
     group_minutes: float = 5.0
-    """After a message, what is new is gathered for so long and sent as one."""
+    """Minutes after a message in which new events are collected and then sent as one message."""
     webhooks: tuple[WebhookConfig, ...] = ()
     """Receivers of JSON, as tables ``[[notify.webhooks]]``."""
     mails: tuple[MailConfig, ...] = ()
@@ -124,12 +125,12 @@ class NotifyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def receivers(self) -> tuple[Receiver, ...]:
-        """All of them."""
+        """All receivers: webhooks, then mail receivers."""
         return (*self.webhooks, *self.mails)
 
 
 def is_https(url: str) -> bool:
-    """Whether ``url`` is HTTPS, with a host and without credentials in it."""
+    """Whether ``url`` is an HTTPS URL with a host and without credentials."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -141,6 +142,6 @@ def is_https(url: str) -> bool:
 
 def _check_receiver(name: str, kinds: tuple[Kind, ...]) -> None:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"name {name[:64]!r} must have 1 to 32 of a-z, 0-9 and -, with no - at an end")
+        raise ValueError(f"name {name[:64]!r} must have 1 to 32 of a-z, 0-9 and -, and must not begin or end with -")
     if not kinds:
-        raise ValueError(f"kinds must name what {name} is told of: {', '.join(Kind)}")
+        raise ValueError(f"kinds of {name} must list at least one of {', '.join(Kind)}")

@@ -1,4 +1,4 @@
-"""What each receiver has been told, so that it is not told again. Pure; small enough for one entry that is kept."""
+"""The delivery state of each receiver, which prevents duplicate notifications. No I/O; bounded in size."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ import msgspec
 from sluice.runtime.notify.events import Event
 
 MAX_DELIVERED = 380
-"""Events remembered for a receiver: those of all receivers fit into one pointer (``ha.pointers.MAX_POINTER_BYTES``)."""
+"""Events remembered per receiver; all receivers' state fits into one pointer (``ha.pointers.MAX_POINTER_BYTES``)."""
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True):
-    """An event that a receiver has: when it happened, when that was told (epoch seconds), whether once is enough."""
+    """An event that a receiver has confirmed.
+
+    Attributes:
+        at: when it happened, in epoch seconds.
+        sent: when it was sent, in epoch seconds.
+        once: whether it is notified only once.
+    """
 
     at: int
     sent: int
@@ -22,12 +28,12 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delivered(msgspec.Struct, forbid_unknown_fields=True):
-    """What one receiver has been told; times are seconds since the epoch.
+    """The delivery state of one receiver; times are seconds since the epoch.
 
     Attributes:
-        since: of what happened once and not after this, nothing more is told.
-        last: when a message was delivered.
-        told: by key.
+        since: one-time events that happened at or before this time are not sent.
+        last: when the last message was delivered.
+        told: confirmed events by key.
     """
 
     since: float
@@ -35,22 +41,22 @@ class Delivered(msgspec.Struct, forbid_unknown_fields=True):
     told: dict[str, Told] = {}
 
     def wants(self, event: Event, now: float, repeat: float) -> bool:
-        """Whether the receiver is to be told, again if ``repeat`` seconds have passed."""
+        """Whether to send ``event`` to the receiver, again once ``repeat`` seconds have passed."""
         told = self.told.get(event.key)
         if event.once:
             return told is None and event.at > self.since
-        # A clock that was set back must not silence what is still so.
+        # A clock that was set back must not suppress a condition that still holds.
         return told is None or not 0 <= now - told.sent < repeat
 
     def has(self, events: Iterable[Event], now: float, repeat: float) -> None:
-        """The receiver has confirmed ``events``."""
+        """Record that the receiver has confirmed ``events``."""
         self.last = now
         for event in events:
             self.told[event.key] = Told(math.ceil(event.at), math.floor(now), event.once)
         self._forget(now, repeat)
 
     def _forget(self, now: float, repeat: float) -> None:
-        """Drop what changes no answer; beyond the limit the oldest, and with it what happened once before that."""
+        """Drop entries that no longer matter, and the oldest beyond the limit; ``since`` covers one-time ones."""
         self.told = {key: each for key, each in self.told.items() if each.once or 0 <= now - each.sent < repeat}
         oldest = sorted(self.told, key=lambda key: (not self.told[key].once, self.told[key].at))
         for key in oldest[: max(0, len(oldest) - MAX_DELIVERED)]:

@@ -1,4 +1,4 @@
-"""What goes wrong when people are notified."""
+"""Errors of notifications."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from sluice.core import SluiceError
 
 
 class NotifyError(SluiceError):
-    """A notification was not confirmed; perhaps the receiver has it."""
+    """The receiver did not confirm a notification, though it may have received it."""

@@ -1,8 +1,8 @@
-"""What happened, in words, and what to do about it. Values in, values out.
+"""Builds notification events: what happened, in words, and what to do about it. Pure functions.
 
-Names of jobs and users come from tenants. What is shown of them is bounded, on one line, and no markup, mention or
-URL in mail and chat; so is what processes say, for one of them may have been taken over. Messages of a job's errors
-are not shown at all: they may contain its data.
+Names of jobs and users come from tenants. Only a bounded, single-line form of them is shown, which cannot be markup, a
+mention or a URL in mail and chat. The same holds for text from processes, as one of them may be compromised. Error
+messages of jobs are not shown at all: they may contain data of the job.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MAX_TEXT_CHARACTERS = 400
 MAX_TIME = 253402300800.0
 """The year 10000, in seconds since the epoch."""
 RENEWAL_LATE = 0.25
-"""Share of its life left below which a certificate should have been renewed long ago: processes renew at half of it."""
+"""Share of a certificate's lifetime left below which its renewal is overdue: processes renew at half of it."""
 AUTHORITY_SOON = dt.timedelta(days=30)
-"""As in ``sluice pki doctor``; of short-lived authorities the last quarter."""
+"""When to warn of an authority's end, as in ``sluice pki doctor``; for short-lived ones, the last quarter."""
 NOT_AFTER, NOT_BEFORE = "sluice_identity_not_after_seconds", "sluice_identity_not_before_seconds"
 
 _NO_NAME = re.compile(r"[^\w .+:=,@()-]|(?<![A-Za-z0-9])@")
@@ -39,16 +39,16 @@ _PROCESS = re.compile(r"[a-z-]{1,40}/[A-Za-z0-9._-]{1,64}")
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that people should know.
+    """An event or condition that people should know about.
 
     Attributes:
         kind: a :class:`Kind`, or ``test``.
-        key: the same for what is the same: it is not told of twice.
-        subject: what it is about: an id, an identity, a name.
-        what: a sentence.
+        key: deduplication key: the same for the same event.
+        subject: what it concerns: an ID, an identity, a name.
+        what: a sentence that describes it.
         action: what to do.
-        at: when, in seconds since the epoch.
-        once: it happened, and is not told of again; otherwise it is so as long as it is seen.
+        at: when it happened, in seconds since the epoch.
+        once: True for a one-time event, which is sent once; False for a condition, which holds as long as it is seen.
     """
 
     kind: str
@@ -62,7 +62,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The certificate that a process shows, as its metrics tell; ``not_before`` 0: they do not."""
+    """The certificate that a process presents, from its metrics; ``not_before`` is 0 when they do not have it."""
 
     identity: str
     process: str
@@ -71,7 +71,7 @@ class Certificate:
 
 
 def job_failed(job_id: str, name: str, owner: str, ended: float) -> Event:
-    """A job has failed for good."""
+    """The event for a job that has failed for good."""
     return Event(
         kind=Kind.JOB_FAILED,
         key=_key(Kind.JOB_FAILED, job_id),
@@ -84,7 +84,7 @@ def job_failed(job_id: str, name: str, owner: str, ended: float) -> Event:
 
 
 def certificate_not_renewed(certificate: Certificate, now: float) -> Event | None:
-    """A process shows a certificate that it should have renewed long ago; None: it is good."""
+    """The event for a certificate whose renewal is overdue; None when it is not."""
     life = certificate.not_after - certificate.not_before
     late = RENEWAL_LATE * life if certificate.not_before else 3600.0
     if certificate.not_after - now > late:
@@ -96,13 +96,13 @@ def certificate_not_renewed(certificate: Certificate, now: float) -> Event | Non
         key=_key(Kind.CERTIFICATE_NOT_RENEWED, certificate.identity, f"{certificate.not_after:.0f}"),
         subject=safe_text(certificate.identity),
         what=f"The certificate of {process} {ended} at {_minute(certificate.not_after)} and was not renewed.",
-        action="Is the authority up (sluice status)? See the log of the process, and: sluice pki doctor",
+        action="Check that the authority runs (sluice status), read the log of the process, and run: sluice pki doctor",
         at=now,
     )
 
 
 def authority_near_its_end(kind: str, authority: x509.Certificate, now: float) -> Event | None:
-    """An authority that signs ends soon; None: it does not."""
+    """The event for a signing authority that expires soon; None when it does not."""
     start, end = authority.not_valid_before_utc.timestamp(), authority.not_valid_after_utc.timestamp()
     if end - now > min(AUTHORITY_SOON.total_seconds(), (end - start) / 4):
         return None
@@ -119,19 +119,19 @@ def authority_near_its_end(kind: str, authority: x509.Certificate, now: float) -
 
 
 def worker_excluded(worker: str, reason: str, now: float) -> Event:
-    """A ShuffleWorker gets nothing new."""
+    """The event for a ShuffleWorker that gets no new data."""
     return Event(
         kind=Kind.WORKER_EXCLUDED,
         key=_key(Kind.WORKER_EXCLUDED, worker),
         subject=safe_text(worker),
         what=f"ShuffleWorker {safe_text(worker)} is excluded and gets no new data: {safe_text(reason)}.",
-        action=f"See sluice shuffle status, and its log; to take it away: sluice shuffle drain {safe_text(worker)}",
+        action=f"See sluice shuffle status, and its log; to remove it: sluice shuffle drain {safe_text(worker)}",
         at=now,
     )
 
 
 def audit_finding(findings: Mapping[str, int], at: float) -> Event | None:
-    """What the last audit found, by severity; None: nothing."""
+    """The event for the findings of the last audit, counted by severity; None when there are none."""
     counts = ", ".join(f"{count} {safe_text(severity)}" for severity, count in sorted(findings.items()) if count > 0)
     if not counts:
         return None
@@ -140,25 +140,25 @@ def audit_finding(findings: Mapping[str, int], at: float) -> Event | None:
         key=_key(Kind.AUDIT_FINDING, counts),
         subject="sluice audit",
         what=f"The audit of {_minute(at)} has findings: {counts}.",
-        action="See each of them and its remedy: sluice audit",
+        action="For each finding and its remedy, run: sluice audit",
         at=at,
     )
 
 
 def superseded_renewal(refusal: Refusal) -> Event:
-    """Somebody asked to renew a certificate that is not the newest of its identity."""
+    """The event for a refused renewal of a certificate that is not the newest of its identity."""
     return Event(
         kind=Kind.SUPERSEDED_RENEWAL,
         key=_key(Kind.SUPERSEDED_RENEWAL, refusal.identity, refusal.serial),
         subject=safe_text(refusal.identity),
-        what=safe_text(f"{refusal.describe()}. One of them may be a thief."),
+        what=safe_text(f"{refusal.describe()}. One of the holders may be a thief."),
         action="Find out which: sluice pki doctor; then docs/howto/stolen-key.md, A superseded certificate was shown",
         at=refusal.last.timestamp(),
     )
 
 
 def trial(now: float) -> Event:
-    """What ``sluice notify test`` sends."""
+    """The event that ``sluice notify test`` sends."""
     return Event(
         kind="test",
         key=_key("test", f"{now:.3f}"),
@@ -171,7 +171,7 @@ def trial(now: float) -> Event:
 
 
 def certificates_in(metrics: str) -> Iterator[Certificate]:
-    """The certificates that processes show, from their metrics; what cannot be read, or is none, is left out."""
+    """Yield the certificates in the processes' metrics, skipping invalid ones."""
     wanted = "\n".join(line for line in metrics.splitlines() if line.startswith((f"{NOT_AFTER}{{", f"{NOT_BEFORE}{{")))
     found: dict[tuple[str, str], dict[str, float]] = {}
     try:
@@ -182,7 +182,7 @@ def certificates_in(metrics: str) -> Iterator[Certificate]:
     except (ValueError, KeyError, IndexError):
         return
     for (identity, process), values in found.items():
-        # A machine that somebody has taken over writes its metrics as it likes.
+        # A compromised machine can write any metrics.
         times = (values.get(NOT_AFTER, math.nan), values.get(NOT_BEFORE, 0.0))
         if _is_process(identity) and _PROCESS.fullmatch(process) and all(0 <= each < MAX_TIME for each in times):
             yield Certificate(identity, process, *times)
@@ -197,12 +197,12 @@ def _is_process(identity: str) -> bool:
 
 
 def safe_name(name: str) -> str:
-    """A name that a tenant chose: letters, digits and little else, so it is no markup, mention or URL."""
+    """Sanitize a name chosen by a tenant: letters, digits and little else, so no markup, mention or URL."""
     return _NO_NAME.sub("?", _bounded(name, MAX_NAME_CHARACTERS)) or "?"
 
 
 def safe_text(text: str) -> str:
-    """Text of our own processes: one of them may have been taken over, so it is on one line, and no markup either."""
+    """Sanitize text from our own processes, one of which may be compromised: a single line without markup."""
     return _NO_TEXT.sub("?", _bounded(text, MAX_TEXT_CHARACTERS))
 
 

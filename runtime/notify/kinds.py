@@ -1,4 +1,4 @@
-"""What people can be notified of."""
+"""The kinds of notifications."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Kind(enum.StrEnum):
-    """The kinds of notifications, as in the configuration; the most urgent first. Tenants cause the last one."""
+    """The kinds of notifications as the configuration names them, most urgent first. Tenants cause the last kind."""
 
     SUPERSEDED_RENEWAL = "superseded-renewal"
     CERTIFICATE_NOT_RENEWED = "certificate-not-renewed"

@@ -1,4 +1,4 @@
-"""One message to one receiver: several events in the words of mail and JSON. Pure."""
+"""A message of several events to one receiver, as mail and as JSON. No I/O."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from sluice.core import rfc3339
 from sluice.runtime.notify.events import Event, safe_text
 
 MAX_EVENTS = 50
-"""In one message."""
+"""Maximum number of events in one message."""
 MAX_SUBJECT_CHARACTERS = 150
 _MAIL_POLICY = email.policy.SMTP.clone(raise_on_defect=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is sent at once.
+    """A message.
 
     Attributes:
-        cluster: the trust domain of the cluster that tells.
-        events: at most :data:`MAX_EVENTS`.
-        more: how many wait for the next message.
+        cluster: the trust domain of the cluster that sends it.
+        events: at most :data:`MAX_EVENTS` events.
+        more: how many events wait for the next message.
         at: when it was written, in seconds since the epoch.
     """
 
@@ -39,21 +39,21 @@ class Message:
 
     @property
     def title(self) -> str:
-        """All of it in a line."""
+        """A one-line summary."""
         kinds = Counter(str(each.kind) for each in self.events)
         counts = ", ".join(kind if count == 1 else f"{count} {kind}" for kind, count in kinds.items())
         return f"[sluice] {safe_text(f'{self.cluster}: {counts}')}"[:MAX_SUBJECT_CHARACTERS]
 
     @property
     def text(self) -> str:
-        """All of it for people: a paragraph for each event."""
+        """The message as text, with a paragraph for each event."""
         paragraphs = [f"{each.what}\n{each.action}\n({_time(each.at)}, {each.subject})" for each in self.events]
         if self.more:
             paragraphs.append(f"{self.more} more follow.")
         return "\n\n".join([self.title, *paragraphs]) + "\n"
 
     def json(self) -> bytes:
-        """The body of a webhook; ``text`` is what chat servers show."""
+        """The body of a webhook request; chat servers show its ``text``."""
         notifications = [
             {
                 "kind": each.kind,
@@ -77,7 +77,7 @@ class Message:
         )
 
     def mail(self, sender: str, to: Sequence[str]) -> EmailMessage:
-        """The same as an e-mail that no vacation notice answers (RFC 3834)."""
+        """The message as an e-mail, marked as generated so that it gets no automatic replies (RFC 3834)."""
         mail = EmailMessage(_MAIL_POLICY)
         mail["From"] = sender
         mail["To"] = ", ".join(to)

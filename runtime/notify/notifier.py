@@ -1,7 +1,7 @@
-"""Looks at what people should know, and tells each receiver: at least once, and seldom more often.
+"""Collects events and sends them to each receiver: at least once, and rarely more often.
 
-What is told of is looked at anew each time, so a message that was not delivered needs no journal: it is still so, or
-the job is still in the list. What a receiver has been told is kept, and is on disk before anything else is sent.
+Events are collected anew in each step, so undelivered messages need no journal: the condition still holds, or the job
+is still in the list. The delivery state of each receiver is stored durably before anything else is sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sluice.runtime.notify.senders import Sender, sender_of
 _LOG = logging.getLogger(__name__)
 
 MAX_WAITING = 200
-"""Events of a kind held for a receiver that does not confirm; others are taken when there is room, if still seen."""
+"""Maximum number of waiting events of a kind per receiver; further ones are added later if they are still seen."""
 FIRST_BACKOFF_SECONDS = 5.0
 MAX_BACKOFF_SECONDS = 600.0
 
@@ -47,24 +47,24 @@ WAITING = Gauge(
 )
 
 Source = Callable[[], Awaitable[Sequence[Event]]]
-"""What is so now of one kind; raises :class:`SluiceError` or OSError when that cannot be seen."""
+"""Returns the current events of one kind; raises :class:`SluiceError` or OSError when they cannot be determined."""
 
 
 class Store(Protocol):
-    """Where what was told is kept; on disk, or wherever the next leader finds it, when ``write`` returns."""
+    """Stores the delivery state. It is durable, and readable by the next leader, when ``write`` returns."""
 
     async def read(self) -> bytes | None:
-        """What was written last."""
+        """Return what was written last, or None."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Keep ``data``."""
+        """Store ``data`` durably."""
         ...
 
 
 @dataclass
 class _Line:
-    """One receiver: what it was told, and what it will be told."""
+    """One receiver with its delivery state and its waiting events."""
 
     config: Receiver
     sender: Sender
@@ -75,7 +75,7 @@ class _Line:
 
 
 class Notifier:
-    """Tells the receivers of ``config`` what ``sources`` see in the cluster called ``cluster``."""
+    """Sends the events of ``sources`` in the cluster named ``cluster`` to the receivers of ``config``."""
 
     def __init__(
         self,
@@ -102,10 +102,10 @@ class Notifier:
         self._saved = False
 
     async def step(self) -> None:
-        """Look once, and tell whom there is something to tell.
+        """Collect events once and send due messages.
 
         Raises:
-            SluiceError, OSError: what was told cannot be read or kept; nothing is sent meanwhile.
+            SluiceError, OSError: the delivery state cannot be read or stored; nothing more is sent until it can.
         """
         now = self._clock().timestamp()
         if self._lines is None:
@@ -118,7 +118,7 @@ class Notifier:
         try:
             await asyncio.gather(*(self._tell(line, now) for line in self._lines))
         except asyncio.CancelledError:
-            # Who was told before this process ends is not told again by the next one.
+            # Save, so that the next process does not send again what receivers have confirmed.
             if not self._saved:
                 with contextlib.suppress(SluiceError, OSError):
                     await self._save(self._lines)
@@ -127,16 +127,14 @@ class Notifier:
             await self._save(self._lines)
 
     async def _load(self) -> list[_Line]:
-        """A receiver that nothing is known of is told what happens from the beginning of this process."""
+        """Load the delivery state. A new receiver gets one-time events from the start of this process on."""
         known: dict[str, Delivered] = {}
         data = await self._store.read()
         if data is not None:
             try:
                 known = msgspec.json.decode(data, type=dict[str, Delivered])
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                _LOG.error(
-                    "what receivers of notifications were told cannot be read, they may be told again: %s", error
-                )
+                _LOG.error("cannot read the delivery state of notifications, some may be sent again: %s", error)
         return [
             _Line(each, self._sender(each), known.get(each.name, Delivered(since=self._begun)))
             for each in self._config.receivers
@@ -147,15 +145,15 @@ class Notifier:
         self._saved = True
 
     async def _look(self) -> dict[Kind, Sequence[Event]]:
-        """What is so now; a kind that cannot be seen is left out."""
+        """Collect the current events; kinds whose source fails are left out."""
         seen: dict[Kind, Sequence[Event]] = {}
         for kind, source in self._sources.items():
             try:
                 seen[kind] = await source()
-            except Exception as error:  # noqa: BLE001  one kind must not keep the others from being told
+            except Exception as error:  # noqa: BLE001  one kind must not prevent notifications of the others
                 if kind not in self._unseen:
                     expected = isinstance(error, SluiceError | OSError)
-                    _LOG.warning("nobody is notified of %s now: %s", kind, error, exc_info=not expected)
+                    _LOG.warning("cannot collect notifications of %s now: %s", kind, error, exc_info=not expected)
                 self._unseen.add(kind)
             else:
                 self._unseen.discard(kind)
@@ -165,7 +163,7 @@ class Notifier:
         repeat = self._config.repeat_hours * 3600
         events = {each.key: each for kind in line.config.kinds for each in seen.get(kind, ())}
         for key, event in list(line.waiting.items()):
-            # What is over before it could be told is not told.
+            # A condition that ended before it was sent is not sent.
             if not event.once and event.kind in seen and key not in events:
                 del line.waiting[key]
         held = Counted(each.kind for each in line.waiting.values())
@@ -180,7 +178,7 @@ class Notifier:
         WAITING.labels(line.config.name).set(len(line.waiting))
 
     async def _tell(self, line: _Line, now: float) -> None:
-        """Send what waits, if it is time."""
+        """Send the waiting events if a message is due."""
         name = line.config.name
         grouping = 0 <= now - line.delivered.last < self._config.group_minutes * 60
         if not line.waiting or grouping or now < line.not_before:
@@ -190,7 +188,7 @@ class Notifier:
         message = Message(self._cluster, events, now, more=len(line.waiting) - len(events))
         try:
             complaint = await line.sender.send(message)
-        except Exception as error:  # noqa: BLE001  one receiver must not keep the others from being told
+        except Exception as error:  # noqa: BLE001  one receiver must not prevent notifications of the others
             line.failures += 1
             FAILURES.labels(name).inc()
             pause = backoff_seconds(line.failures, FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, self._chance)

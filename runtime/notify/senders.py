@@ -1,4 +1,4 @@
-"""Brings a message to its receiver, and returns when the receiver has confirmed it."""
+"""Senders: each delivers a message to its receiver and returns once the receiver has confirmed it."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from sluice.runtime.notify.message import Message
 from sluice.runtime.notify.trust import receiver_context
 
 SEND_SECONDS = 30.0
-"""How long a message may take altogether."""
+"""Total timeout for sending a message."""
 CONNECT_SECONDS = 10.0
 MAX_SECRET_BYTES = 16 << 10
-"""Of a URL or a token."""
+"""Largest file with a URL or a token."""
 
 
 class Sender(Protocol):
-    """A way to a receiver."""
+    """Delivers messages to one receiver."""
 
     async def send(self, message: Message) -> str:
-        """Deliver ``message``; returns what was wrong although it is delivered, or nothing.
+        """Deliver ``message``; return a complaint about a delivered message, usually empty.
 
-        Raises :class:`SluiceError`: nobody confirmed it.
+        Raises :class:`SluiceError` when the receiver did not confirm it.
         """
         ...
 
 
 def sender_of(config: Receiver, *, seconds: float = SEND_SECONDS) -> Sender:
-    """The sender for ``config``. It reads files when it sends: one that is missing keeps nothing from starting."""
+    """Return the sender for ``config``. It reads files only when it sends: a missing one does not prevent startup."""
     return MailSender(config, seconds) if isinstance(config, MailConfig) else WebhookSender(config, seconds)
 
 
 class WebhookSender:
-    """POST of JSON."""
+    """Sends messages as JSON by POST."""
 
     def __init__(self, config: WebhookConfig, seconds: float) -> None:
         self._config = config
         self._timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
 
     async def send(self, message: Message) -> str:
-        """One request; a status of 2xx confirms it."""
+        """Send one request; a 2xx status confirms it."""
         url, headers, context = await asyncio.to_thread(self._prepared)
         try:
             async with (
                 aiohttp.ClientSession(
                     connector=tcp_connector(), timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar()
                 ) as session,
-                # A redirect is no confirmation, and would lead the token elsewhere.
+                # A redirect is not a confirmation, and following it would send the token elsewhere.
                 session.post(url, data=message.json(), headers=headers, ssl=context, allow_redirects=False) as answer,
             ):
                 if not 200 <= answer.status < 300:
@@ -63,13 +63,13 @@ class WebhookSender:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise NotifyError(
                 f"the webhook {self._config.name} did not confirm: {type(error).__name__}",
-                "`sluice notify test` tries again; is its URL right, and its certificate of ca_file?",
+                "check url and ca_file, then try again with `sluice notify test`",
             ) from None
 
     def _prepared(self) -> tuple[str, dict[str, str], ssl.SSLContext]:
-        """Where to, with which headers, and whom to trust; read anew each time."""
+        """Read the URL, the headers and the trust anchors for one request."""
         config = self._config
-        # Neither the URL nor what the server says appears in errors: the one may be a secret, the other anything.
+        # Errors contain neither the URL, which may be a secret, nor the server's answer, which may be anything.
         url = config.url or _line(config.url_file, "URL")
         if not is_https(url):
             raise StoreError(f"{config.url_file} holds no URL as in https://chat.example.com/hooks/sluice")
@@ -80,8 +80,8 @@ class WebhookSender:
 
 
 def _line(file: str, what: str) -> str:
-    """The one line of printable ASCII in a secret file."""
+    """Read the single line of printable ASCII in a secret file."""
     text = read_secret(Path(file), MAX_SECRET_BYTES).decode("ascii", errors="replace").strip()
     if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise StoreError(f"{file} holds no {what}", "one line of printable ASCII")
+        raise StoreError(f"{file} holds no {what}", "write one line of printable ASCII")
     return text

@@ -1,4 +1,4 @@
-"""Whom this side trusts at the other end of a connection to a receiver."""
+"""The TLS context for connections to receivers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sluice.pki.tls import edge_client_context
 
 
 def receiver_context(ca_file: str) -> ssl.SSLContext:
-    """TLS 1.3 with a receiver of the authorities in ``ca_file``, or of the system's; the host name is checked.
+    """A TLS 1.3 context that trusts the CA certificates in ``ca_file``, or the system's, and verifies the host name.
 
     Raises:
-        StoreError: the file cannot be used.
+        StoreError: ``ca_file`` cannot be used.
     """
     try:
         return edge_client_context(Path(ca_file) if ca_file else None)
     except StoreError as error:
-        raise StoreError(f"{ca_file} holds no certificate of an authority", "correct ca_file in [notify]") from error
+        raise StoreError(f"{ca_file} holds no CA certificate", "correct ca_file in [notify]") from error
