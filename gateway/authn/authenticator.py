@@ -157,7 +157,7 @@ class Authenticator:
             found = verify(text, self.pass_keys, now=self.clock())
         except InvalidPass as error:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=str(error)) from error
-        # Browsers send cookies by themselves, so an access token in a cookie needs a CSRF token. As a bearer it does not.
+        # Browsers send cookies by themselves, so an access token in a cookie needs a CSRF token. A bearer does not.
         if by_cookie and found.csrf is None:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason="a pass that was not made for cookies")
         return found if by_cookie else replace(found, csrf=None)

@@ -1,4 +1,4 @@
-"""Settings of the gateway: section ``[gateway]`` of ``sluice.toml`` with its tables, and who is called what."""
+"""Settings of the gateway (section ``[gateway]`` of ``sluice.toml`` with its tables), and names of its processes."""
 
 import lazy_loader
 

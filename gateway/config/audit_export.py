@@ -1,4 +1,4 @@
-"""Settings of copies of the audit log (tables ``[[gateway.audit_exports]]``)."""
+"""Settings of audit log exports (tables ``[[gateway.audit_exports]]``)."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from sluice.gateway.config.checks import check_together, check_url, is_tls_url
 
 
 class AuditExportConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who gets a copy of the audit log: every signed record, in order, at least once."""
+    """A receiver that gets a copy of the audit log: every signed record, in order, at least once."""
 
     name: str
-    """Names it in metrics and log lines, and the file that says how far it got: a-z, 0-9 and -."""
+    """Name of the export in metrics, log lines and the file with its position: a-z, 0-9 and -."""
     kind: Literal["syslog", "webhook", "otlp"]
     """syslog over TLS (RFC 5425), JSON lines by POST, or OpenTelemetry logs (OTLP over HTTP, JSON)."""
     url: str
     """``tls://siem.example.com:6514`` for syslog; ``https://siem.example.com/ingest`` for the others."""
     ca_file: str = ""
-    """Authorities (PEM) of the receiver's certificate; empty: the system's. Its host name is checked, TLS is 1.3."""
+    """CAs (PEM) for the receiver's certificate; empty: the system's. Its host name is checked; TLS must be 1.3."""
     certificate_file: str = ""
-    """Certificate chain (PEM) to show to the receiver; empty: none. Read again for each connection."""
+    """Client certificate chain (PEM) for the receiver; empty: none. Read again for each connection."""
     key_file: str = ""
-    """Its private key (PEM, mode 0600)."""
+    """Private key (PEM, mode 0600) of the client certificate."""
     token_file: str = ""
     """File (mode 0600) with a bearer token for webhook and otlp. Read again for each request."""
     requests: bool = True
-    """Whether each request of the proxy's access log is sent too, besides the digests that the audit log has."""
+    """Whether to also send each request of the proxy's access log. The audit log itself only has their digests."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?", self.name):

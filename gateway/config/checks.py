@@ -1,4 +1,4 @@
-"""Checks of values that several tables have; each raises ``ValueError`` naming the key."""
+"""Checks of values that several tables share. Each raises ``ValueError`` with the name of the key."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 _DNS_NAME = re.compile(
     r"(?=.{1,253}\Z)(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 )
-"""Without a wildcard and a dot at the end; no address, which clients do not send (RFC 6066, 3)."""
+"""A DNS name without wildcard and trailing dot. Clients do not send addresses in SNI (RFC 6066, 3)."""
 
 
 def host_and_port(key: str, text: str) -> tuple[str, int]:
-    """``db.example.com:5432`` or ``[::1]:5432`` in two parts; raises ValueError."""
+    """Split ``db.example.com:5432`` or ``[::1]:5432``. Raises ValueError."""
     parts = urlsplit(f"//{text}")
     try:
         host, port = parts.hostname, parts.port
@@ -26,7 +26,7 @@ def host_and_port(key: str, text: str) -> tuple[str, int]:
 
 
 def is_tls_url(url: str) -> bool:
-    """Whether ``url`` is a host with TLS, and perhaps its port, and nothing else."""
+    """Whether ``url`` is ``tls://`` with a host and an optional port, and nothing else."""
     parts = urlsplit(url)
     try:
         port = parts.port
@@ -44,20 +44,20 @@ def check_url(key: str, url: str) -> None:
 
 
 def check_absolute(config: msgspec.Struct, *keys: str) -> None:
-    """Raise ValueError unless each of these paths is absolute, or empty."""
+    """Raise ValueError unless each of these paths is absolute or empty."""
     for key in keys:
         if (path := str(getattr(config, key))) and not path.startswith("/"):
             raise ValueError(f"{key} {path[:200]!r} must be an absolute path")
 
 
 def check_together(config: msgspec.Struct, one: str, other: str) -> None:
-    """Raise ValueError unless both values are set, or none."""
+    """Raise ValueError unless both values are set, or neither."""
     if bool(getattr(config, one)) != bool(getattr(config, other)):
         raise ValueError(f"{one} and {other} belong together")
 
 
 def check_asked_names(names: tuple[str, ...]) -> None:
-    """Raise ValueError unless ``names`` are what clients can ask for in a TLS handshake: DNS names, at least one."""
+    """Raise ValueError unless ``names`` has at least one entry and all are DNS names that clients can send in SNI."""
     if not names:
         raise ValueError(
             "certificate_file or acme needs server_names: the certificate is shown to clients that ask for one"

@@ -1,4 +1,4 @@
-"""Spark Connect through the gateway: each principal reaches a session of its own, as itself, and nothing else."""
+"""Spark Connect through the gateway: a relay that lets each principal reach only its own session."""
 
 import lazy_loader
 

@@ -1,6 +1,6 @@
-"""Who may make a call of the relay, and how many: the same for Spark Connect and for Flight SQL.
+"""Admits calls to the relay, for Spark Connect and for Flight SQL: authentication and concurrency limits.
 
-Each call is checked by itself: the assertion of the auth service says who it is, and is good for this call alone.
+Each call is checked separately. The auth service's assertion names the caller and is valid for this call only.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sluice.pki.assertions import HEADER, Assertion, AssertionVerifier, OpenStre
 _LOG = logging.getLogger(__name__)
 
 MAX_CALLS_OF_ONE = 128
-"""Calls of one principal at the same time."""
+"""Maximum number of concurrent calls of one principal."""
 
 
 class Admission:
-    """Lets calls in.
+    """Admits calls.
 
     Args:
-        verifier: of the auth service's assertions, audience ``sluice-connect``.
+        verifier: verifies the auth service's assertions, audience ``sluice-connect``.
         streams: ends calls whose credential is revoked.
     """
 
@@ -38,7 +38,7 @@ class Admission:
 
     @contextlib.contextmanager
     def admitted(self, path: str, stream: Stream[bytes, bytes]) -> Iterator[Assertion]:
-        """The caller, while the current task serves its call of ``path``; raises :class:`GRPCError`."""
+        """The caller, while the current task serves its call of ``path``. Raises :class:`GRPCError`."""
         who = self._authenticated(path, stream)
         if self._calls.get(who.name, 0) >= MAX_CALLS_OF_ONE:
             raise GRPCError(Status.RESOURCE_EXHAUSTED, "too many calls at the same time")
@@ -47,7 +47,7 @@ class Admission:
             with self._streams.entered(who):
                 yield who
         except StreamEnded as error:
-            raise GRPCError(Status.UNAUTHENTICATED, "the credential is not valid any more") from error
+            raise GRPCError(Status.UNAUTHENTICATED, "the credential is no longer valid") from error
         finally:
             self._calls[who.name] -= 1
             if not self._calls[who.name]:
@@ -56,7 +56,7 @@ class Admission:
     def _authenticated(self, path: str, stream: Stream[bytes, bytes]) -> Assertion:
         values = [str(value) for value in stream.metadata.getall(HEADER, [])] if stream.metadata else []
         try:
-            # A pass does, too: a call is decided about by itself, and goes to the session of whoever it names.
+            # Access tokens are accepted as well: each call is authorized, and goes to its principal's session.
             return self._verifier.verify(values, method="POST", target=path).for_operation(OPERATION, changes=False)
         except AssertionRefused as error:
             _LOG.warning("%s refused: %s", path, error)

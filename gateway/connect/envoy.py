@@ -1,8 +1,8 @@
-"""Envoy's configuration for the relay: a route for each method, and one cluster, as JSON.
+"""Envoy's configuration for the relay as JSON: one route per method, and one cluster.
 
-The relay serves Spark Connect, and Arrow Flight SQL where the operator has turned it on.
+The relay serves Spark Connect, and Arrow Flight SQL if it is enabled.
 
-The routes must come before those that want a ``Content-Length``: gRPC has none.
+The routes must come before those that require a ``Content-Length``, because gRPC has none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sluice.gateway.upstreams import UnixLeg, cluster
 
 FLIGHT_SERVICE = "arrow.flight.protocol.FlightService"
 FLIGHT_METHODS = ("GetFlightInfo", "GetSchema", "DoGet", "DoPut", "DoAction")
-"""Methods of Arrow Flight that are served. The others have no route."""
+"""Supported methods of Arrow Flight. The others have no route."""
 
 CLUSTER = "connect"
 OPERATION = "connect.use"
@@ -25,16 +25,16 @@ OPERATION = "connect.use"
 BUFFER_BYTES = 1 << 20
 MAX_CALLS = 4096
 MAX_CONNECTIONS = 64
-"""Of Envoy to the relay; a connection carries many calls."""
+"""Connections from Envoy to the relay. Each carries many calls."""
 
 
 def connect_socket(home: Home) -> Path:
-    """Where the relay listens."""
+    """The unix socket on which the relay listens."""
     return home.sockets / "connect.sock"
 
 
 def connect_operations(*, flight_sql: bool = False) -> tuple[Route, ...]:
-    """The routes for the auth service: every method of Spark Connect, and of Flight SQL, is one operation."""
+    """The routes for the auth service. All methods of Spark Connect and Flight SQL are the same operation."""
     paths = [f"/{SERVICE}/{method}" for method in METHODS]
     if flight_sql:
         paths += [f"/{FLIGHT_SERVICE}/{method}" for method in FLIGHT_METHODS]
@@ -42,7 +42,7 @@ def connect_operations(*, flight_sql: bool = False) -> tuple[Route, ...]:
 
 
 def is_connect(route: Route) -> bool:
-    """Whether a route is one of :func:`connect_operations`."""
+    """Whether ``route`` is one of :func:`connect_operations`."""
     return route.path.startswith((f"/{SERVICE}/", f"/{FLIGHT_SERVICE}/"))
 
 
@@ -54,16 +54,17 @@ def connect_route(
     filters: Mapping[str, object],
     conditions: Sequence[Mapping[str, object]] = (),
 ) -> dict[str, object]:
-    """gRPC calls of one method go to the relay, for as long as they take.
+    """Route gRPC calls of one method to the relay, without time limits.
 
-    Envoy's own limits would end a query with an error that the client does not retry: 15 s of time, and any pause.
+    Envoy's default limits (15 s in total, and an idle timeout) would end a query with an error that the client does not
+    retry.
 
     Args:
         route: one of :func:`connect_operations`.
-        metadata: of the route, for the filters.
-        removed: request headers that end at the gateway.
-        filters: what the filters do on this route.
-        conditions: on headers, under which a call takes it.
+        metadata: metadata of the route, for the filters.
+        removed: request headers to remove.
+        filters: configuration of the filters on this route.
+        conditions: header matchers that a call must meet.
     """
     return {
         "match": {"path": route.path, "grpc": {}, **({"headers": list(conditions)} if conditions else {})},
@@ -80,7 +81,7 @@ def connect_route(
 
 
 def connect_cluster(leg: UnixLeg, trust_domain: str) -> dict[str, object]:
-    """The relay, over its unix socket; connections are not ended under a query."""
+    """The relay's cluster, over its unix socket. Connections have no maximum duration, which could end a query."""
     return cluster(
         CLUSTER,
         leg,

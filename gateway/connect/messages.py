@@ -1,8 +1,7 @@
-"""Sets the user of a Spark Connect message to the authenticated principal, whatever the client wrote.
+"""Sets the user of a Spark Connect message to the authenticated principal, whatever the client sent. No I/O.
 
-Every request of ``SparkConnectService`` has its ``UserContext`` in field 2 (a test holds all of them to it). Only the
-tags of the outermost message are read; fields are skipped by their lengths, so that neither plans nor data are parsed
-here. Pure.
+Every request of ``SparkConnectService`` has its ``UserContext`` in field 2 (a test verifies this for all of them). Only
+the tags of the top-level message are read. Fields are skipped by their lengths, so neither plans nor data are parsed.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ METHODS = (
     "CloneSession",
     "GetStatus",
 )
-"""Methods that are relayed. A method of a later Spark is refused until its messages have been reviewed."""
+"""Methods that are relayed. Methods of a later Spark are refused until their messages have been reviewed."""
 
 USER_CONTEXT_FIELD = 2
 MAX_FIELDS = 100_000
-"""Fields of one outermost message."""
+"""Maximum number of fields of a top-level message."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
 
 
 class MalformedMessage(Exception):
-    """Bytes that are no protobuf message, or that two readers could take for different ones."""
+    """The bytes are not a protobuf message, or parsers could read them differently."""
 
 
 def bind_user(message: bytes, principal: str) -> bytes:
-    """``message`` with ``principal`` as its user, and no other word about it; raises :class:`MalformedMessage`.
+    """``message`` with ``principal`` as its only user. Raises :class:`MalformedMessage`.
 
-    A client may repeat a field, and readers merge what they find: every ``UserContext`` goes, and one comes.
+    A client may repeat a field, and parsers merge repeated fields. So every ``UserContext`` is removed, and one added.
     """
     kept: list[memoryview | bytes] = []
     view, position, begin = memoryview(message), 0, 0
@@ -67,7 +66,7 @@ def user_context(principal: str) -> bytes:
 
 
 def _skip(view: memoryview, position: int, kind: int) -> int:
-    """Where the next field begins."""
+    """The position of the next field."""
     if kind == _VARINT:
         return _varint(view, position)[1]
     if kind == _FIXED64:

@@ -1,7 +1,7 @@
-"""The relay: from Envoy's unix socket to the session of the authenticated principal, message by message.
+"""The relay: forwards calls from Envoy's unix socket to the session of the authenticated principal.
 
-Each call is checked by itself (there is no state between calls but the channel to the session): the assertion of the
-auth service says who it is, every message gets that user, and the call goes to that user's own session.
+Each call is checked separately; the only state between calls is the channel to the session. The auth service's
+assertion names the caller, every message gets that user, and the call goes to that user's own session.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class ConnectRelay:
     """Serves the methods of Spark Connect.
 
     Args:
-        admission: decides who may call.
-        sessions: where calls go.
+        admission: admits calls.
+        sessions: finds the session for a call.
     """
 
     def __init__(self, admission: Admission, sessions: Sessions) -> None:
@@ -39,7 +39,7 @@ class ConnectRelay:
         self._sessions = sessions
 
     def __mapping__(self) -> Mapping[str, Handler]:
-        """The paths that are served, as grpclib asks for them."""
+        """The served paths, in grpclib's format."""
         return {
             (path := f"/{SERVICE}/{method}"): Handler(
                 partial(self.serve, path), Cardinality.STREAM_STREAM, bytes, bytes
@@ -48,7 +48,7 @@ class ConnectRelay:
         }
 
     async def serve(self, path: str, stream: Stream[bytes, bytes]) -> None:
-        """One call."""
+        """Serve one call."""
         with self._admission.admitted(path, stream) as who:
             await self._relay(path, stream, who)
 
@@ -68,14 +68,14 @@ class ConnectRelay:
         except (StreamTerminatedError, ProtocolError, OSError) as error:
             _LOG.info("lost the connection to the session of %s: %s", who.name, error or type(error).__name__)
             self._sessions.forget(who)
-            raise GRPCError(Status.UNAVAILABLE, "your Spark Connect session broke off") from error
+            raise GRPCError(Status.UNAVAILABLE, "the connection to your Spark Connect session was lost") from error
 
     async def _both_ways(self, stream: Stream[bytes, bytes], upstream: BoundedStream, who: Assertion) -> None:
         sending = asyncio.ensure_future(_send_all(stream, upstream, who.name))
         replying = asyncio.ensure_future(_reply_all(stream, upstream))
         try:
             await asyncio.wait({sending, replying}, return_when=asyncio.FIRST_COMPLETED)
-            if not replying.done():  # a whole answer is one, whether or not the client has said all
+            if not replying.done():  # a complete answer ends the call, even if the client has more to send
                 await sending
             await replying
         finally:
@@ -83,7 +83,7 @@ class ConnectRelay:
 
 
 async def _send_all(stream: Stream[bytes, bytes], upstream: BoundedStream, principal: str) -> None:
-    raw: Any = stream._stream  # noqa: SLF001  grpclib itself would take a message of any size
+    raw: Any = stream._stream  # noqa: SLF001  grpclib itself accepts messages of any size
     while (message := await receive(raw)) is not None:
         try:
             bound = bind_user(message, principal)

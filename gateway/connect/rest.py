@@ -1,4 +1,4 @@
-"""A client of REST's session resource, on behalf of a principal."""
+"""A client of REST's session resource that acts on behalf of a principal."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ EXPECTED = frozenset({200, 202})
 
 @dataclass(frozen=True, slots=True)
 class RestSessions:
-    """REST's session resource.
+    """Requests sessions from REST.
 
     Attributes:
-        home: of the auth service, whose keys sign what is asked.
-        rest: asks.
+        home: home of the auth service, whose keys sign the requests.
+        rest: the HTTP client.
     """
 
     home: Home
     rest: RestClient
 
     async def ask(self, who: Assertion) -> SessionAddress:
-        """The session of ``who``, which REST starts; raises :class:`SessionUnavailable`."""
+        """The session of ``who``; REST starts it if necessary. Raises :class:`SessionUnavailable`."""
         keys = PassKeys.of(self.home)
         keys.load()
         assertion = AssertionSigner(keys, time.time).sign(

@@ -1,7 +1,7 @@
-"""The session of each principal: asked for at REST when it is first needed, and the channel to its server.
+"""The session of each principal, requested from REST on first use, and the channel to its server.
 
-REST starts sessions; here they are found, waited for and dialed, over mutual TLS that wants the driver of that very
-session. What is remembered is forgotten as soon as it does not answer.
+REST starts sessions. This module finds them, waits for them, and connects over mutual TLS that only accepts the driver
+of that session. A cached session is dropped as soon as it does not answer.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ START_SECONDS = 180.0
 """How long a call waits until its session's server listens."""
 POLL_SECONDS = 0.3
 REMEMBER_SECONDS = 2.0
-"""For how long an address is used without asking REST again."""
+"""How long an address is used without asking REST again."""
 
 
 class SessionUnavailable(GatewayError):
-    """A principal's session cannot be had now."""
+    """The session of a principal is not available now."""
 
 
 class SessionAddress(msgspec.Struct, frozen=True):
-    """A session as REST describes it; ``port`` is 0 until its server listens."""
+    """A session as REST describes it. ``port`` is 0 until its server listens."""
 
     job_id: str
     owner: str
@@ -44,7 +44,7 @@ class SessionAddress(msgspec.Struct, frozen=True):
 
 
 AskRest = Callable[[Assertion], Awaitable[SessionAddress]]
-"""Asks REST for the session of a principal, which starts it; raises :class:`SessionUnavailable`."""
+"""Requests the session of a principal from REST, which starts it. Raises :class:`SessionUnavailable`."""
 
 
 @dataclass(slots=True)
@@ -59,9 +59,9 @@ class Sessions:
     """Channels to the sessions of principals.
 
     Args:
-        identity: of this process, role ``gateway``.
+        identity: identity of this process, role ``gateway``.
         ask: see :data:`AskRest`.
-        clock: monotonic seconds.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(self, identity: TlsIdentity, ask: AskRest, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -73,7 +73,7 @@ class Sessions:
         self._retired: list[BoundedChannel] = []
 
     async def channel(self, who: Assertion) -> BoundedChannel:
-        """A channel to the session of ``who``; raises :class:`SessionUnavailable` when it does not come up in time."""
+        """A channel to the session of ``who``. Raises :class:`SessionUnavailable` if it does not start in time."""
         lock = self._asking.setdefault(who.name, asyncio.Lock())
         async with lock:
             known = self._known.get(who.name)
@@ -83,7 +83,7 @@ class Sessions:
             return self._current(known)
 
     def forget(self, who: Assertion) -> None:
-        """The session does not answer: REST is asked before it is used again."""
+        """Drop a session that does not answer. REST is asked before it is used again."""
         known = self._known.pop(who.name, None)
         if known is not None:
             known.channel.close()
@@ -103,7 +103,7 @@ class Sessions:
             if address.port:
                 return address
             if self._clock() > deadline:
-                raise SessionUnavailable(f"session {address.job_id} did not start in time", "see its job's logs")
+                raise SessionUnavailable(f"session {address.job_id} did not start in time", "see the logs of its job")
             await asyncio.sleep(POLL_SECONDS)
 
     def _take(self, principal: str, address: SessionAddress) -> _Known:
@@ -125,10 +125,10 @@ class Sessions:
         return _Known(address, channel, context, self._clock())
 
     def _current(self, known: _Known) -> BoundedChannel:
-        """Its channel, made anew when this process's certificate or trust was replaced."""
+        """The channel. It is replaced if this process's certificate or trust anchors have changed."""
         fresh = self._dialing(known.address)
         if fresh.context is known.context:
             return known.channel
-        self._retired.append(known.channel)  # calls on it may go on; it is closed with the process
+        self._retired.append(known.channel)  # may still have calls; closed when the process ends
         known.channel, known.context = fresh.channel, fresh.context
         return known.channel

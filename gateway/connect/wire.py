@@ -1,4 +1,4 @@
-"""gRPC messages as bytes, bounded: what passes through is not decoded, and cannot be of any size."""
+"""gRPC messages as raw bytes with a size limit. The relay does not decode them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from grpclib.protocol import Stream as Http2Stream
 from multidict import MultiDict
 
 MAX_MESSAGE_BYTES = 128 << 20
-"""Largest message in either direction; as Spark Connect's own server and clients have it."""
+"""Maximum message size in both directions, the same as in Spark Connect's own server and clients."""
 
 _PREFIX_BYTES = 5
 
 
 class RawCodec(CodecBase):
-    """Messages stay the bytes that they are."""
+    """Passes messages through as bytes."""
 
     __content_subtype__ = "proto"
 
@@ -33,7 +33,7 @@ class RawCodec(CodecBase):
 
 
 class RawDetails(StatusDetailsCodecBase):
-    """Details of an error (``grpc-status-details-bin``) stay the bytes that they are."""
+    """Passes error details (``grpc-status-details-bin``) through as bytes."""
 
     def encode(self, status: Status, message: str | None, details: Any) -> bytes:  # noqa: ANN401, ARG002
         """Return the bytes unchanged."""
@@ -45,12 +45,12 @@ class RawDetails(StatusDetailsCodecBase):
 
 
 async def receive(stream: Http2Stream, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes | None:
-    """The next message of a stream, None at its end; raises :class:`GRPCError` for one that is not taken."""
+    """The next message of a stream; None at its end. Raises :class:`GRPCError` if it cannot be accepted."""
     prefix = await stream.recv_data(_PREFIX_BYTES)
     if not prefix:
         return None
     if len(prefix) != _PREFIX_BYTES or prefix[0] != 0:
-        raise GRPCError(Status.UNIMPLEMENTED, "compressed or truncated messages are not taken")
+        raise GRPCError(Status.UNIMPLEMENTED, "compressed or truncated messages are not supported")
     length = int.from_bytes(prefix[1:], "big")
     if length > max_bytes:
         raise GRPCError(Status.RESOURCE_EXHAUSTED, f"a message of more than {max_bytes} bytes")
@@ -61,10 +61,10 @@ async def receive(stream: Http2Stream, max_bytes: int = MAX_MESSAGE_BYTES) -> by
 
 
 class BoundedStream(ClientStream[bytes, bytes]):
-    """A call whose replies are bounded."""
+    """A call whose replies have a size limit."""
 
     async def recv_message(self) -> bytes | None:
-        """The next reply, None at the end."""
+        """The next reply; None at the end."""
         if not self._recv_initial_metadata_done:
             await self.recv_initial_metadata()
         with self._wrapper:
@@ -72,10 +72,10 @@ class BoundedStream(ClientStream[bytes, bytes]):
 
 
 class BoundedChannel(Channel):
-    """A channel of :class:`BoundedStream`."""
+    """A channel whose calls are :class:`BoundedStream`."""
 
     def call(self, path: str, deadline: Deadline | None) -> BoundedStream:
-        """One call of any kind: on the wire they are the same."""
+        """Make a call. Unary and streaming calls are the same on the wire."""
         return BoundedStream(
             self,
             path,

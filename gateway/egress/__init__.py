@@ -1,4 +1,4 @@
-"""Decisions about connections of jobs to destinations outside, for Envoy."""
+"""Decides for Envoy whether a job may connect to an external destination."""
 
 import lazy_loader
 

@@ -1,6 +1,6 @@
-"""Envoy's gRPC ``ext_authz`` for the listener of jobs, served where Envoy gets its configuration.
+"""Envoy's gRPC ``ext_authz`` service for the listener of jobs, on the server that also serves Envoy's configuration.
 
-Over HTTP a check would be a CONNECT request itself. The client's certificate comes as an attribute that Envoy writes.
+Over HTTP, a check would itself be a CONNECT request. Envoy passes the client's certificate as an attribute.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _GRPC_PERMISSION_DENIED = 7
 
 
 def authorization(checks: EgressChecks) -> dict[str, Method]:
-    """The method, by path."""
+    """The gRPC method, by path."""
 
     async def serve(call: Call) -> None:
         request = read_check(await call.receive_one())
         try:
             answer = await checks.check(request)
         except SluiceError as error:
-            # Without a record of it nothing is decided; Envoy refuses.
+            # A decision that cannot be recorded is not made. Envoy then refuses.
             _LOG.exception("cannot decide about a connection of a job")
             raise CallRefused(Status.UNAVAILABLE, "cannot decide now") from error
         await call.send(write_answer(answer))
@@ -44,7 +44,7 @@ def authorization(checks: EgressChecks) -> dict[str, Method]:
 
 
 def read_check(data: bytes) -> EgressRequest:
-    """What Envoy asks; raises :class:`CallRefused`."""
+    """Decode Envoy's request. Raises :class:`CallRefused`."""
     try:
         attributes = decode(_REQUEST, data).attributes
     except XdsError as error:
@@ -60,18 +60,18 @@ def read_check(data: bytes) -> EgressRequest:
 
 
 def _peer(certificate: str) -> str:
-    """The SPIFFE ID of the client's certificate, PEM as in a URL; Envoy names but the first of several."""
+    """The SPIFFE ID of the client's certificate (URL-encoded PEM). Envoy itself reports only the first of several."""
     try:
         leaf = load_certificate_block(unquote_to_bytes(certificate))
         check_purpose(leaf, Purpose.CLIENT)
         return str(certified_identity(leaf))
     except (PkiError, *DAMAGED) as error:
         _LOG.warning("a connection of a job is refused: %s", error)
-        raise CallRefused(Status.PERMISSION_DENIED, "the certificate is no identity of a job") from error
+        raise CallRefused(Status.PERMISSION_DENIED, "the certificate is not the identity of a job") from error
 
 
 def write_answer(answer: EgressAnswer) -> bytes:
-    """The answer for Envoy."""
+    """Encode the answer for Envoy."""
     if answer.allowed:
         header = {
             "header": {"key": INTERNAL_LISTENER_HEADER, "value": answer.listener},

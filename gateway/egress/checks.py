@@ -1,7 +1,7 @@
-"""The decision about one CONNECT request: who asks, whether the policy allows it, and to which address it leads.
+"""Decides about one CONNECT request: which job sends it, whether the policy allows it, and which address to use.
 
-Every way through :meth:`EgressChecks.check` that is not the last line refuses, and each decision is in the audit log
-before Envoy learns of it.
+Every path through :meth:`EgressChecks.check` except for the last line of the decision refuses. Each decision is in the
+audit log before Envoy receives it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class EgressRequest:
     """A CONNECT request that Envoy asks about.
 
     Attributes:
-        method: as sent.
-        authority: of the request line.
+        method: the HTTP method as sent.
+        authority: the authority of the request line.
         peer: the SPIFFE ID of the client's certificate.
-        address: where the client is.
+        address: the client's address.
     """
 
     method: str
@@ -55,10 +55,10 @@ class EgressAnswer:
     """The decision.
 
     Attributes:
-        status: 200, or that of the refusal.
+        status: 200, or the status of the refusal.
         reason: for the audit log and the client, which is our own relay.
-        listener: which of Envoy's internal listeners goes on.
-        facts: what Envoy has to know: ``address`` to connect to, and what its log says.
+        listener: the internal listener of Envoy that handles the connection.
+        facts: metadata for Envoy: the ``address`` to connect to, and fields for its log.
     """
 
     status: int
@@ -68,22 +68,22 @@ class EgressAnswer:
 
     @property
     def allowed(self) -> bool:
-        """Whether the connection is made."""
+        """Whether the connection is allowed."""
         return self.status == HTTPStatus.OK
 
 
 @dataclass(frozen=True, slots=True)
 class EgressChecks:
-    """Decides by the policy in force.
+    """Decides according to the current policy.
 
     Attributes:
-        policy: the policy now.
-        jobs: whose a job is.
-        resolver: of names.
-        audit: where decisions are written first.
-        trust_domain: that of all identities.
-        mode: ``enforce``, or ``audit``: refused is only what cannot be done.
-        reachable: which of several addresses takes connections.
+        policy: returns the current policy.
+        jobs: finds the owner of a job.
+        resolver: resolves names.
+        audit: records each decision before it is returned.
+        trust_domain: trust domain of all identities.
+        mode: ``enforce``, or ``audit``, which only refuses what is impossible.
+        reachable: selects one of several addresses.
     """
 
     policy: Callable[[], Policy]
@@ -95,7 +95,7 @@ class EgressChecks:
     reachable: Reachable = field(default_factory=Reachable)
 
     async def check(self, request: EgressRequest) -> EgressAnswer:
-        """Decide and record; raises :class:`SluiceError` when that is not possible, and Envoy then refuses."""
+        """Decide and record. Raises :class:`SluiceError` if that is not possible; Envoy then refuses."""
         subject, process = None, ""
         try:
             identity = self._identity(request.peer)
@@ -115,23 +115,23 @@ class EgressChecks:
     def _identity(self, peer: str) -> SpiffeId:
         identity = SpiffeId.parse(peer)
         if identity.trust_domain != self.trust_domain or identity.role not in _JOB_ROLES:
-            raise InvalidIdentity(f"{identity} may not use the way out of jobs")
+            raise InvalidIdentity(f"{identity} may not use the egress proxy for jobs")
         return identity
 
     async def _decide(self, request: EgressRequest, subject: EgressSubject) -> EgressAnswer:
         if request.method != "CONNECT":
-            return EgressAnswer(HTTPStatus.METHOD_NOT_ALLOWED, "only CONNECT is answered here")
-        # 1. What: a destination that has one reading.
+            return EgressAnswer(HTTPStatus.METHOD_NOT_ALLOWED, "only CONNECT is supported here")
+        # 1. The destination must be unambiguous.
         try:
             wanted = parse_authority(request.authority)
         except UnclearDestination as error:
             return EgressAnswer(HTTPStatus.BAD_REQUEST, f"unclear destination: {error}")
-        # 2. Whether: before its name is resolved, for a question to the DNS tells what is in it.
+        # 2. The policy decides before the name is resolved, because a DNS query reveals the name.
         ruling = self.policy().egress_rules.decide_authority(subject, request.authority)
         objection = "" if ruling.allowed else ruling.reason
         if objection and self._enforced:
             return EgressAnswer(HTTPStatus.FORBIDDEN, objection)
-        # 3. Where: the address that is connected to is among those that were looked at.
+        # 3. Connect only to one of the addresses that were checked.
         try:
             addresses = await self._addresses(wanted)
         except NameUnresolved as error:
@@ -155,7 +155,7 @@ class EgressChecks:
 
 
 def _facts(wanted: Destination, address: Address) -> dict[str, str]:
-    """Where Envoy connects to, and which host a job must name in TLS and HTTP."""
+    """Metadata for Envoy: the address to connect to, and the host name that the job must use in TLS and HTTP."""
     host, _, _ = str(wanted).rpartition(":")
     return {
         "address": authority(address, wanted.port),

@@ -1,4 +1,4 @@
-"""Whose a job is, and how it is called: asked of REST, for a certificate says only which job a process belongs to."""
+"""Finds the owner and the name of a job by asking REST. A certificate only says to which job a process belongs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from sluice.pki.assertions import Credential, Principal, SessionId
 
 ANSWER_SECONDS = 5.0
 MAX_ANSWER_BYTES = 4 << 20
-"""A job with many executors and attempts."""
+"""Enough for a job with many executors and attempts."""
 EXPECTED = frozenset({200})
 KEPT_SECONDS = 5.0
-"""How long an answer counts: a job that has ended connects nowhere after that."""
+"""How long an answer is cached. A job that has ended can make no connections after that."""
 MAX_KEPT = 10_000
 
 AUTH_SERVICE = Principal("auth-service", (), "session", Credential.of_session(SessionId("")))
-"""In whose name it is asked."""
+"""The principal of the requests to REST."""
 ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
-"""States in which nothing of a job runs."""
+"""States in which no process of a job runs."""
 
 
 class JobUnknown(SluiceError):
-    """Nobody knows whose the job is, or it has ended."""
+    """The owner of the job is unknown, or the job has ended."""
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -45,13 +45,13 @@ class _Job(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RestJobs:
-    """REST's resource of a job; ``signer`` signs what ``rest`` asks."""
+    """Asks REST about jobs. ``signer`` signs the requests that ``rest`` sends."""
 
     signer: AssertionSigner
     rest: RestClient
 
     async def ask(self, job_id: str) -> EgressSubject:
-        """The running job ``job_id`` (32 hexadecimal digits); raises :class:`JobUnknown`."""
+        """The running job ``job_id`` (32 hexadecimal digits). Raises :class:`JobUnknown`."""
         path = f"/v1/jobs/{job_id}"
         assertion = self.signer.sign(
             AUTH_SERVICE, method="GET", target=path, operation="jobs.read", request_id="", any_owner=True
@@ -62,17 +62,17 @@ class RestJobs:
             )
             job = msgspec.json.decode(body, type=_Job)
         except (RestUnavailable, msgspec.MsgspecError) as error:
-            raise JobUnknown(f"REST does not tell whose the job is: {error}") from error
+            raise JobUnknown(f"cannot get the owner of the job from REST: {error}") from error
         if job.id != job_id or job.state in ENDED:
             raise JobUnknown(f"the job is {job.state}")
         return EgressSubject(job_id, job.name, job.owner, job.owner_roles, job.owner_groups)
 
 
 class JobOwners:
-    """Answers of ``ask``, kept for a short time; many questions about one job at once are one.
+    """Caches answers of ``ask`` for a short time. Concurrent requests for one job are combined.
 
     Args:
-        ask: tells whose a job is.
+        ask: finds the owner of a job.
         monotonic: a clock in seconds.
     """
 
@@ -85,7 +85,7 @@ class JobOwners:
         self._asking: dict[str, asyncio.Task[EgressSubject]] = {}
 
     async def find(self, job_id: str) -> EgressSubject:
-        """The job; raises :class:`JobUnknown`."""
+        """The job. Raises :class:`JobUnknown`."""
         known = self._known.get(job_id)
         if known is not None and self._monotonic() - known[0] < KEPT_SECONDS:
             return known[1]

@@ -1,8 +1,8 @@
-"""Which of several admitted addresses Envoy is told: the first one that takes connections.
+"""Selects one of several admitted addresses for Envoy: the first one that accepts connections.
 
-Envoy connects to one address and to no other (ADR 108). So it is tried here first, where a name has several: one after
-the other, and the next one already while the one before does not answer (RFC 8305). Where nothing answers, as in an
-auth service that has no way out itself, it is the first.
+Envoy connects to exactly one address (ADR 108). So if a name has several, this module tries them first. It tries one
+after the other, and starts with the next one while the previous one has not answered yet (RFC 8305). If none answers,
+as in an auth service without external network access, the first address is used.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from sluice.core import Address
 
 NEXT_SECONDS = 0.25
-"""How long an address has before the next one is tried beside it."""
+"""Delay before the next address is tried in parallel."""
 TRY_SECONDS = 2.0
-"""How long all may take."""
+"""How long all attempts together may take."""
 MAX_TRIED = 8
 KEPT_SECONDS = 10.0
-"""How long the answer serves."""
+"""How long a result is cached."""
 MAX_KEPT = 10_000
 
 Probe = Callable[[Address, int], Awaitable[None]]
-"""Connects to an address, and closes the connection; raises OSError."""
+"""Connects to an address and closes the connection. Raises OSError."""
 
 
 async def connect_once(address: Address, port: int) -> None:
-    """Whether somebody takes a TCP connection; raises OSError."""
+    """Open and close a TCP connection. Raises OSError."""
     _, writer = await asyncio.open_connection(str(address), port)
     writer.close()
     with contextlib.suppress(OSError):
@@ -37,11 +37,11 @@ async def connect_once(address: Address, port: int) -> None:
 
 
 class Reachable:
-    """See the module's documentation. For one event loop.
+    """Selects a reachable address; see the module's documentation. For use in one event loop.
 
     Args:
-        probe: finds out about one address.
-        clock: seconds that never go back.
+        probe: tries one address.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(self, probe: Probe = connect_once, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -51,7 +51,7 @@ class Reachable:
         self._asked: dict[tuple[tuple[Address, ...], int], asyncio.Task[Address]] = {}
 
     async def first(self, addresses: Sequence[Address], port: int) -> Address:
-        """The first of ``addresses`` (at least one) that takes connections to ``port``."""
+        """The first of ``addresses`` (at least one) that accepts connections on ``port``."""
         key = tuple(addresses[:MAX_TRIED]), port
         if len(key[0]) == 1:
             return addresses[0]

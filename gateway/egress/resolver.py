@@ -1,4 +1,4 @@
-"""Names of destinations to addresses, by c-ares as in Envoy, without blocking and within a bounded time."""
+"""Resolves host names with c-ares, like Envoy does, without blocking and with a time limit."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from aiodns.error import DNSError
 from sluice.core import SluiceError
 
 QUERY_SECONDS = 2.0
-"""Before a server is asked again, or the next one."""
+"""Timeout of a query, before the server is asked again or the next one is tried."""
 TRIES = 2
 MAX_ADDRESSES = 32
 
 
 class NameUnresolved(SluiceError):
-    """A name that does not exist, or that no server tells."""
+    """The name does not exist, or no server answers."""
 
 
 class Resolver(Protocol):
-    """Whoever knows the addresses of names."""
+    """Resolves host names."""
 
     async def addresses(self, name: str) -> tuple[str, ...]:
-        """All of them, IPv4 first; raises :class:`NameUnresolved`."""
+        """All addresses, IPv4 first. Raises :class:`NameUnresolved`."""
         ...
 
 
 class DnsResolver:
-    """Asks DNS servers; those of this machine, and its hosts file, unless others are given.
+    """Uses DNS servers. By default it uses the system's servers and hosts file.
 
     Args:
-        nameservers: addresses, each with a port if it is not 53.
+        nameservers: addresses of DNS servers, with a port if it is not 53.
     """
 
     def __init__(self, nameservers: Sequence[str] = ()) -> None:
         self._resolver = aiodns.DNSResolver(list(nameservers) or None, timeout=QUERY_SECONDS, tries=TRIES, domains=[])
 
     async def addresses(self, name: str) -> tuple[str, ...]:
-        """All of them, IPv4 first; raises :class:`NameUnresolved`."""
+        """All addresses, IPv4 first. Raises :class:`NameUnresolved`."""
         try:
-            # The dot at the end: a name is never completed by a domain of this machine.
+            # The trailing dot keeps the system's search domains from being appended.
             found = await self._resolver.getaddrinfo(f"{name}.", family=socket.AF_UNSPEC, type=socket.SOCK_STREAM)
         except DNSError as error:
             reason = str(error.args[1]) if len(error.args) > 1 else str(error)
@@ -55,13 +55,13 @@ class DnsResolver:
         return addresses[:MAX_ADDRESSES]
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel pending queries."""
         await self._resolver.close()
 
 
 @contextlib.asynccontextmanager
 async def resolving(nameservers: Sequence[str]) -> AsyncIterator[DnsResolver]:
-    """A resolver that is closed at the end."""
+    """A resolver that is closed at the end of the context."""
     resolver = DnsResolver(nameservers)
     try:
         yield resolver

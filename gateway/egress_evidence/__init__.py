@@ -1,4 +1,4 @@
-"""Connections of jobs to the outside: into the audit log, and decided again by the policy of now."""
+"""Records external connections of jobs in the audit log, and checks open ones against the current policy."""
 
 import lazy_loader
 

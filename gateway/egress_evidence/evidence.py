@@ -1,7 +1,7 @@
-"""Answers JobManagers about connections of jobs: rows go into the audit log, open destinations are decided about.
+"""Answers JobManagers about external connections of jobs: records rows, and decides about open destinations.
 
-Rows come at least once. Those that are in the log already are known by their id, also after a restart: the ids of the
-log's end are read back.
+Rows arrive at least once. Rows that are already in the audit log are recognised by their id. This also works after a
+restart, because the ids at the end of the log are read back.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from sluice.gateway.egress_evidence.narrowing import Narrowing
 from sluice.gateway.egress_evidence.records import record_of, record_of_loss, row_id
 
 MAX_KNOWN_IDS = 50_000
-"""Ids of rows that are known to be in the log; a row is told again within seconds, or after an outage."""
+"""Maximum number of cached ids of recorded rows. Rows are resent within seconds, or after an outage."""
 READ_BACK_RECORDS = 20_000
-"""Records of the log's end that are read when the first question comes."""
+"""Number of records at the end of the log that are read for the first request."""
 
 ROWS = Counter(
     "sluice_egress_recorded_total",
@@ -32,17 +32,17 @@ ROWS = Counter(
 )
 
 Append = Callable[[Sequence[AuditRecord]], Awaitable[None]]
-"""Appends to the audit log: the records are in it on return."""
+"""Appends to the audit log. The records are in the log on return."""
 
 
 class EgressEvidence:
-    """Takes questions one after another.
+    """Handles requests one after another.
 
     Args:
-        policy: the policy in force; raises when there is none.
-        append: to the audit log.
-        read_back: the last records of the log.
-        clock: seconds that never go back.
+        policy: returns the current policy; raises if there is none.
+        append: appends records to the audit log.
+        read_back: returns the last records of the log.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class EgressEvidence:
         self._narrowing = Narrowing(clock)
 
     async def answer(self, question: EgressQuestion) -> EgressAnswer:
-        """Record all rows, then decide about all destinations; raises ``SluiceError`` when one is not possible."""
+        """Record all rows, then decide about all destinations. Raises ``SluiceError`` if either is not possible."""
         jobs = {job.id: job for job in question.jobs}
         async with self._turn:
             await self._record(question, jobs)
@@ -69,7 +69,7 @@ class EgressEvidence:
         return EgressAnswer(allowed=tuple(self._allows(policy, jobs, target) for target in question.targets))
 
     def _allows(self, policy: Policy, jobs: dict[str, EgressJob], target: EgressTarget) -> bool:
-        """Whether the policy allows it; a job that nobody owns may nothing."""
+        """Whether the policy allows ``target``. A job without an owner is denied."""
         job = jobs.get(target.job_id)
         if job is None or not job.owner:
             return False
@@ -97,7 +97,7 @@ class EgressEvidence:
             known.popitem(last=False)
 
     async def _ids(self) -> OrderedDict[str, None]:
-        """The ids that are in the log, as far as anybody may tell them again."""
+        """The ids of recorded rows, as far back as rows may be resent."""
         if self._known is None:
             self._known = await asyncio.to_thread(self._read_ids)
         return self._known

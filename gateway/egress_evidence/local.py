@@ -1,4 +1,4 @@
-"""The same for a JobManager of the same home as the gateway: it asks nobody, but reads and writes the files itself."""
+"""The same for a JobManager in the gateway's home: it reads the policy and writes the audit log directly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_BATCH_RECORDS = 500
 def egress_evidence_in(
     home: Home, config: GatewayConfig, operations: frozenset[str]
 ) -> Callable[[EgressQuestion], Awaitable[EgressAnswer]]:
-    """Answers questions with the policy and the audit log of ``home``, which are opened when the first one comes."""
+    """Answers with the policy and the audit log of ``home``, which are opened on the first request."""
     policy = PolicyFile(lambda: policy_file(home, config.policy_file), lambda: operations)
 
     @functools.cache

@@ -1,7 +1,8 @@
-"""Open destinations whose rules have become narrower: the name is allowed as ever, the connection perhaps not.
+"""Detects open destinations whose rules have become stricter: the name is allowed, but perhaps not the connection.
 
-Which address a connection leads to only the proxy knows, and what it speaks nobody after its first bytes. So when a
-rule for its destination loses an address, a protocol or more, every connection there ends, and may be made again.
+Only the proxy knows which address a connection uses, and nobody knows its protocol after the first bytes. So if a rule
+for a destination loses an address or a protocol, or becomes stricter otherwise, every connection to it is ended. The
+job may connect again.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from sluice.core import EgressTarget
 from sluice.gateway.authz import EgressRuling
 
 REFUSE_SECONDS = 2.0
-"""How long a destination is refused then: an answer may be lost on its way to who ends connections."""
+"""How long the destination is then refused, in case an answer to the process that ends connections is lost."""
 MAX_DESTINATIONS = 20_000
-"""That are remembered; those that were asked about longest ago are forgotten first."""
+"""Maximum number of remembered destinations. Those with the oldest requests are dropped first."""
 
 
 class Narrowing:
-    """What rules allowed when a destination was asked about before.
+    """What the rules allowed when each destination was last checked.
 
     Args:
-        clock: seconds that never go back.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -31,7 +32,7 @@ class Narrowing:
         self._seen: OrderedDict[EgressTarget, tuple[frozenset[tuple[str, ...]], float]] = OrderedDict()
 
     def refuses(self, target: EgressTarget, ruling: EgressRuling) -> bool:
-        """Whether connections to ``target``, which ``ruling`` allows, must be made anew."""
+        """Whether connections to ``target``, which ``ruling`` allows, must be closed and made again."""
         breadth, now = ruling.breadth, self._clock()
         before, until = self._seen.pop(target, (breadth, 0.0))
         if not before <= breadth:

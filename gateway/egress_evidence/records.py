@@ -1,4 +1,4 @@
-"""Rows about connections of jobs as records of the audit log. Pure."""
+"""Converts rows about connections of jobs to records of the audit log. No I/O."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sluice.core import EgressJob, EgressVerdict, ReportedRow, rfc3339
 from sluice.gateway.audit_log import AuditRecord
 
 CONNECTION = "egress.connection"
-"""The operation of these records; what the proxy was asked is ``egress.connect``."""
+"""The operation of these records. Requests to the proxy have the operation ``egress.connect``."""
 ROW_ID = "id"
-"""In the detail: the row that a record was made of."""
+"""Key in the detail: id of the row from which the record was made."""
 LOST = "connections of jobs to the outside were not recorded: too many waited"
 
 
 def record_of(told: ReportedRow, job: EgressJob) -> AuditRecord:
-    """The record of a row; the job's owner is its principal, the job's id its credential."""
+    """The record of a row. The principal is the job's owner, the credential is the job's id."""
     row = told.row
     detail = {
         ROW_ID: row.id,
@@ -49,12 +49,12 @@ def record_of(told: ReportedRow, job: EgressJob) -> AuditRecord:
 
 
 def record_of_loss(reporter: str, rows: int) -> AuditRecord:
-    """The record that says that ``rows`` are missing."""
+    """The record of a gap of ``rows`` missing rows."""
     return AuditRecord(event="gap", reason=LOST, detail={"reporter": reporter, "rows": str(rows)})
 
 
 def row_id(record: AuditRecord) -> str:
-    """The row that a record was made of; empty: none."""
+    """The id of the row from which ``record`` was made; empty if there is none."""
     if record.event != "egress" or not isinstance(record.detail, dict):
         return ""
     return record.detail.get(ROW_ID, "")

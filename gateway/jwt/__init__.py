@@ -1,4 +1,4 @@
-"""JSON web tokens of outside issuers: keys, signatures, claims."""
+"""JSON Web Tokens of external issuers: keys, signatures and claims."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""JSON from servers outside over HTTPS: bounded in size and time, and never led elsewhere by a redirect."""
+"""Fetches JSON from external servers over HTTPS, with limits on size and time and without following redirects."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ TIMEOUT_SECONDS = 10.0
 
 
 class Fetcher:
-    """An HTTPS client for servers with certificates of one authority."""
+    """An HTTPS client for servers with certificates of one CA."""
 
     def __init__(self, ca_file: str = "", *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """``ca_file``: PEM of the authority; empty: the system's. Raises that it cannot be used."""
+        """``ca_file``: PEM file of the CA; empty: the system's CAs. Raises ``StoreError`` if it cannot be used."""
         self._trust = EdgeTrust(Path(ca_file) if ca_file else None)
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
 
     async def get(self, url: str) -> object:
-        """The JSON document at ``url``; raises :class:`IssuerError`."""
+        """The JSON document at ``url``. Raises :class:`IssuerError`."""
         return await self._ask("GET", url, None, None)
 
     async def post(self, url: str, form: Mapping[str, str], authorization: str | None = None) -> object:
-        """The JSON answer to a form; raises :class:`IssuerError`, also when the answer is no success."""
+        """Post a form; returns the JSON answer. Raises :class:`IssuerError`, also if the status is not 200."""
         return await self._ask("POST", url, form, authorization)
 
     async def _ask(self, method: str, url: str, form: Mapping[str, str] | None, authorization: str | None) -> object:
@@ -47,11 +47,11 @@ class Fetcher:
                 if answer.status != 200:
                     raise IssuerError(f"{url} answered {answer.status}")
         except BodyTooLarge as error:
-            raise IssuerError(f"{url} answered more than {MAX_DOCUMENT_BYTES} bytes") from error
+            raise IssuerError(f"{url} sent an answer of more than {MAX_DOCUMENT_BYTES} bytes") from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise IssuerError(f"{url} gave no answer: {error or type(error).__name__}") from error
         try:
             document: object = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise IssuerError(f"{url} answered with something else than JSON") from error
+            raise IssuerError(f"{url} did not answer with valid JSON") from error
         return document

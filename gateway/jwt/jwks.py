@@ -1,4 +1,4 @@
-"""An issuer's public keys: which of them verifies a token, and when they are fetched again.
+"""An issuer's public keys: selects the key for a token, and caches and refreshes the key set.
 
 Source: RFC 7517.
 """
@@ -23,28 +23,28 @@ _LOG = logging.getLogger(__name__)
 MAX_KEYS = 100
 MIN_RSA_BITS = 2048
 REFRESH_SECONDS = 600.0
-"""How old a key set gets before it is asked for again."""
+"""Age at which a key set is fetched again."""
 UNKNOWN_KEY_SECONDS = 30.0
-"""How often, at most, a token with an unknown key makes us ask: anybody can invent key ids."""
+"""Minimum time between fetches caused by an unknown key id, because anybody can invent key ids."""
 STALE_SECONDS = 86400.0
-"""How long a set counts when its issuer cannot be reached."""
+"""How long a key set stays valid while its issuer cannot be reached."""
 
 _CURVES = {"ES256": "secp256r1", "ES384": "secp384r1", "ES512": "secp521r1"}
 
 
 class KeyNotKnown(Exception):
-    """No key of the set has this id: perhaps a new one, perhaps an invented one."""
+    """The set has no key with this id. The id may be new, or invented."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """The usable keys of one issuer: (key id, the algorithm it is bound to or None, key)."""
+    """The usable keys of one issuer: (key id, the algorithm to which it is bound or None, key)."""
 
     keys: tuple[tuple[str | None, str | None, Any], ...] = ()
 
     @classmethod
     def of(cls, document: object) -> KeySet:
-        """From a JWK set; keys of other kinds are left out. Raises :class:`IssuerError` when it is no key set."""
+        """Read a JWK set. Keys of unsupported kinds are ignored. Raises :class:`IssuerError` if it is not a key set."""
         entries = document.get("keys") if isinstance(document, dict) else None
         if not isinstance(entries, list) or len(entries) > MAX_KEYS:
             raise IssuerError(f"the issuer's key set is not a list of at most {MAX_KEYS} keys")
@@ -56,7 +56,7 @@ class KeySet:
         return cls(tuple(found))
 
     def find(self, kid: str | None, algorithm: str) -> Any:  # noqa: ANN401  one of several classes of keys
-        """The key for a token; one without a key id needs a set with a single key that fits.
+        """The key for a token. A token without a key id needs a set with exactly one suitable key.
 
         Raises :class:`KeyNotKnown` or :class:`~sluice.core.jws.InvalidJwt`.
         """
@@ -65,13 +65,13 @@ class KeySet:
             raise KeyNotKnown
         fitting = [key for _, bound, key in named if bound in {None, algorithm} and _fits(key, algorithm)]
         if len(fitting) != 1:
-            raise InvalidJwt("no key of the issuer fits the token")
+            raise InvalidJwt("the issuer has no suitable key for the token")
         return fitting[0]
 
 
 @dataclass
 class KeyCache:
-    """One issuer's keys, asked for when they are needed, old, or lack one; never more than one question at a time."""
+    """Caches one issuer's keys. Fetches them on first use, when old, and for an unknown key id, one fetch at a time."""
 
     fetch: Callable[[], Awaitable[object]]
     clock: Callable[[], float] = time.monotonic
@@ -81,7 +81,7 @@ class KeyCache:
     _asking: asyncio.Task[None] | None = None
 
     async def get(self) -> KeySet:
-        """The keys; raises :class:`IssuerError` when there are none that are recent enough."""
+        """The keys. Raises :class:`IssuerError` if there are none that are recent enough."""
         now = self.clock()
         if self._keys is None:
             await self._ask()
@@ -92,19 +92,19 @@ class KeyCache:
         return self._keys
 
     async def renewed(self) -> KeySet:
-        """The keys after a token had one that is not known: asked for again, unless that was just done."""
+        """The keys after a token with an unknown key id. They are fetched again, unless that was just done."""
         await self._ask()
         return await self.get()
 
     async def close(self) -> None:
-        """Stop asking."""
+        """Cancel a running fetch."""
         if self._asking is not None:
             await end_tasks(self._asking)
 
     async def _ask(self) -> None:
         self._start()
         if self._asking is not None:
-            # Whoever gives up waiting does not stop the question: the next one finds its answer.
+            # A cancelled caller does not cancel the fetch; the next caller uses its result.
             await asyncio.shield(self._asking)
 
     def _start(self) -> None:

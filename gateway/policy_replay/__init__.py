@@ -1,4 +1,4 @@
-"""What a changed policy would have decided about the requests in an audit log."""
+"""Compares a changed policy with the recorded decisions in an audit log."""
 
 import lazy_loader
 

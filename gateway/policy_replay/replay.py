@@ -1,8 +1,8 @@
 """Compares the decisions in an audit log with those of a changed policy. No I/O; memory does not grow with the log.
 
-The way in is compared by operation, the way out by destination: what was decided by the policy is decided again. What
-was refused for another reason (no credential, no such route, no CSRF token, an address that a name may not have) says
-nothing about the policy and is left out.
+Requests to the gateway are compared by operation, connections to the outside by destination. Only decisions of the
+policy are made again. Refusals for another reason (no credential, no such route, no CSRF token, an address that a name
+may not have) say nothing about the policy and are ignored.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from sluice.gateway.policy_replay.requesters import Requesters
 from sluice.pki.assertions import Principal
 
 MAX_ROWS = 20_000
-"""Rows of a result: who, what, and what would change. More are counted together."""
+"""Maximum number of rows of a result. Further changes are only counted."""
 MAX_REMEMBERED = 20_000
-"""Decisions about records that are alike."""
+"""Maximum number of cached decisions about similar records."""
 
 
 class Effect(enum.StrEnum):
-    """What a changed policy does to a request."""
+    """The effect of a changed policy on a request."""
 
     REFUSED = "refused"
-    """It was allowed, and would not be."""
+    """It was allowed, and would be refused."""
     OWN_ONLY = "own only"
-    """It was allowed for everybody's jobs, and would be for those of the principal alone."""
+    """It was allowed for jobs of any owner, and would be allowed only for the principal's own jobs."""
     ALLOWED = "allowed"
-    """It was refused, and would be allowed (for the principal's own jobs at least)."""
+    """It was refused, and would be allowed (at least for the principal's own jobs)."""
 
 
 @dataclass(slots=True)
 class Replayed:
-    """All requests of one principal for one operation that would be decided otherwise in the same way.
+    """All requests of one principal for one operation that would change in the same way.
 
-    On the way out ``target`` is the destination, and ``job`` the name of the job; on the way in both are empty.
+    For connections to the outside, ``target`` is the destination and ``job`` the job's name; else both are empty.
     """
 
     effect: Effect
@@ -53,7 +53,7 @@ class Replayed:
     count: int = 0
 
     def note(self, when: dt.datetime, times: int = 1) -> None:
-        """One request more, or several that one record stands for."""
+        """Count a request, or the requests for which one record stands."""
         self.count += times
         self.first = min(self.first, when)
         self.last = max(self.last, when)
@@ -61,7 +61,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class _Judgement:
-    """What a changed policy does to records like one; ``effect`` None: nothing."""
+    """The effect of a changed policy on similar records. ``effect`` is None if there is none."""
 
     effect: Effect | None
     operation: str
@@ -70,15 +70,15 @@ class _Judgement:
 
 @dataclass(slots=True)
 class Replay:
-    """Takes records one by one.
+    """Processes records one by one.
 
     Attributes:
         policy: the changed policy.
-        requesters: finds principals, and has the policy in force.
-        since: earlier requests are left out.
-        decided: requests that were decided again.
-        unknown: requests of principals whose roles nobody can tell; they are not decided again.
-        left_out: requests that would be decided otherwise, beyond :data:`MAX_ROWS`.
+        requesters: finds principals, and has the current policy.
+        since: earlier requests are ignored.
+        decided: number of requests that were decided again.
+        unknown: number of requests whose principal's roles are unknown; they are not decided again.
+        left_out: number of requests that would change, but exceed :data:`MAX_ROWS`.
     """
 
     policy: Policy
@@ -95,21 +95,21 @@ class Replay:
         self._operations = self.policy.operations | self.requesters.current.operations
 
     def take(self, record: AuditRecord) -> None:
-        """The next record of the log."""
+        """Process the next record of the log."""
         if is_egress(record):
             self._take_egress(record)
             return
         if record.event not in {"decision", "traffic"} or not record.principal or not record.decision:
             return
         if record.event == "traffic" and isinstance(record.detail, dict) and ASKED in record.detail:
-            return  # the auth service has decided, and has a record of its own
+            return  # the auth service decided, and wrote its own record
         when = moment_of(record)
         if self.since is None or when >= self.since:
             self._take_request(record, when)
 
     @property
     def rows(self) -> tuple[Replayed, ...]:
-        """What would be otherwise: what would be refused first, the most frequent first."""
+        """The changes: refusals first, then by frequency."""
         order = list(Effect)
         return tuple(
             sorted(
@@ -127,7 +127,7 @@ class Replay:
 
     @property
     def changes(self) -> bool:
-        """Whether anything would be decided otherwise."""
+        """Whether any decision would change."""
         return bool(self._rows)
 
     def _take_request(self, record: AuditRecord, when: dt.datetime) -> None:
@@ -156,7 +156,7 @@ class Replay:
         self._note(row, times)
 
     def _judged(self, record: AuditRecord, judge: Callable[[AuditRecord], _Judgement | None]) -> _Judgement | None:
-        """What ``judge`` says; most records are like one before, and are judged by it."""
+        """The cached result of ``judge``. Most records are similar to an earlier one."""
         out = is_egress(record)
         key = (
             record.principal,

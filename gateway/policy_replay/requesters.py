@@ -1,7 +1,7 @@
-"""The principal of a recorded request, as another policy would make it. No I/O.
+"""Reconstructs the principal of a recorded request under another policy. No I/O.
 
-A record says which roles a principal had. Some of them came from the policy of that time, by name or group; a changed
-policy may give others. The rest came with the credential or from the user file, and stays.
+A record contains the principal's roles. Some of them came from the policy of that time, by name or group; a changed
+policy may assign others. The rest came from the credential or the user file, and does not change.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from sluice.pki.assertions import Credential, Principal, SessionId
 
 @dataclass(frozen=True, slots=True)
 class Requesters:
-    """Finds principals of records again.
+    """Reconstructs principals of records.
 
     Attributes:
-        current: the policy in force, by which the roles of a record are taken to have come about.
+        current: the current policy. It is assumed to have assigned the roles of the records.
         tokens: API tokens by id.
         sessions: sessions by id.
         users: the user file, by name.
@@ -32,11 +32,11 @@ class Requesters:
     users: Mapping[str, UserRecord] = field(default_factory=dict)
 
     def under(self, policy: Policy, record: AuditRecord) -> Principal | None:
-        """The principal of ``record`` under ``policy``; None when nobody can tell which roles it had."""
+        """The principal of ``record`` under ``policy``; None if its roles are unknown."""
         session = self.sessions.get(record.credential)
         token = self.tokens.get(session.token if session is not None else record.credential)
         if token is not None and token.name == record.principal:
-            # A token has its own role, whatever the policy says about its name.
+            # A token has its own role, regardless of the roles that the policy assigns to its name.
             return _principal(record, (token.role,), (), token.scopes)
         user = self.users.get(record.principal)
         groups = self._groups(record, session, user)

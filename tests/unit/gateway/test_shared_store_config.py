@@ -64,7 +64,7 @@ def test_one_place_or_none_is_no_choice() -> None:
         ({"shared_store": STORE | {"hosts": []}}, "1 to 8 servers"),
         ({"shared_store": STORE | {"hosts": ["db:0"]}}, "must be as in"),
         ({"shared_store": STORE | {"hosts": ["db:5432/x"]}}, "must be as in"),
-        ({"shared_store": STORE | {"password_file": ""}}, "how to sign in"),
+        ({"shared_store": STORE | {"password_file": ""}}, "to sign in to the database"),
         ({"shared_store": STORE | {"certificate_file": "/c.pem"}}, "belong together"),
         ({"shared_store": STORE | {"encryption_key_file": "key"}}, "absolute path"),
         ({"shared_store": STORE | {"stale_after": 3600}}, "stale_after must be"),
