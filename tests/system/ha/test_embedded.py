@@ -76,7 +76,7 @@ async def test_a_leader_and_the_drivers_taskmanager_are_lost_together(world: Wor
     world.start("jm-1")
     await world.until_up()
     waiting = await world.until(job_id, "RECONCILING")
-    assert "its driver on tm-1 is waited for" in waiting["pending_reason"]
+    assert "waiting for its driver on tm-1" in waiting["pending_reason"]
     await world.start_taskmanager("tm-2")
     await world.until(job_id, "RUNNING", attempt=2)
     world.flag.touch()

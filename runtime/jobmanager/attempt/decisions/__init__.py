@@ -1,4 +1,4 @@
-"""What an attempt does next: its state machine and the parts of it. Events in, actions out; no I/O."""
+"""The state machine of an attempt, and its parts. Events in, actions out; no I/O."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The actions that an attempt's state machine wants: plain values, which the JobMaster carries out in order."""
+"""The actions of an attempt's state machine: plain values that the JobMaster carries out in order."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from sluice.runtime.messages import ExecutorExit, ExecutorTarget, RunningDriver,
 
 
 class Timer(enum.Enum):
-    """What a timer of an attempt is for."""
+    """The purpose of a timer of an attempt."""
 
     DRIVER_REGISTRATION = enum.auto()
-    """The driver must have registered."""
+    """Deadline for the registration of the driver."""
     DRIVER_EXIT = enum.auto()
-    """The driver's process must have ended; it is killed."""
+    """Deadline for the end of the driver's process; then it is killed."""
     STREAMING_STOPPED = enum.auto()
-    """The pipeline must have ended after its streaming queries were stopped for a savepoint."""
+    """Deadline for the end of the pipeline after its streaming queries were stopped for a savepoint."""
     DRAINED = enum.auto()
-    """Executors whose slots are to be given back must have ended; they are killed."""
+    """Deadline for the end of executors whose slots must be given back; then they are killed."""
     RECONCILE = enum.auto()
     """Compare wanted and running executors again."""
     REQUIREMENT = enum.auto()
-    """State an unmet slot requirement again."""
+    """Repeat an unmet slot requirement."""
     DRIVER_REQUIREMENT = enum.auto()
-    """State again that a slot for the driver is wanted."""
+    """Repeat the requirement of a slot for the driver."""
     DRIVER_PLACED = enum.auto()
-    """The offer of the driver's slot is answered."""
+    """The offer of the driver's slot has been answered: start the driver."""
     DRIVER_GONE = enum.auto()
-    """A driver that was lost must have ended by itself."""
+    """Deadline by which a lost driver has certainly ended by itself."""
     HISTORY = enum.auto()
-    """Write the changed history down."""
+    """Write the changed history."""
     DRIVER_RETURN = enum.auto()
-    """A driver that runs since an earlier leader must have registered, or is gone."""
+    """Deadline for the registration of a driver that an earlier leader started; then it counts as gone."""
     DRIVER_LOOK = enum.auto()
-    """Ask whether the TaskManager of such a driver still has it."""
+    """Check whether the TaskManager of such a driver still has it."""
     EXECUTORS_RETURN = enum.auto()
-    """TaskManagers must have offered the executors of such a driver."""
+    """Deadline for TaskManagers to offer the executors of such a driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartTimer:
-    """Report ``timer`` after ``seconds``; ``executor_ids`` go with it."""
+    """Report ``timer``, with ``executor_ids``, after ``seconds``."""
 
     timer: Timer
     seconds: float
@@ -54,14 +54,14 @@ class StartTimer:
 
 @dataclass(frozen=True, slots=True)
 class RestoreCheckpoint:
-    """Find the checkpoint that the attempt goes on from: the job's last one, else that of ``savepoint``, if any."""
+    """Find the checkpoint to continue from: the job's last one, else that of ``savepoint``, if any."""
 
     savepoint: str
 
 
 @dataclass(frozen=True, slots=True)
 class RequireDriverSlot:
-    """State to the ResourceManager that the job wants a slot for its driver."""
+    """Require a slot for the driver from the ResourceManager."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,14 @@ class StartDriver:
 
 @dataclass(frozen=True, slots=True)
 class LookForDriver:
-    """Ask the ResourceManager whether ``taskmanager`` has the driver that runs since an earlier leader."""
+    """Ask the ResourceManager whether ``taskmanager`` has the driver that an earlier leader started."""
 
     taskmanager: str
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptDriver:
-    """Go on with a driver that runs in ``slot`` since an earlier leader; ``running`` is what it says of itself."""
+    """Take over a driver that an earlier leader started in ``slot``; ``running`` is what it reports."""
 
     slot: SlotOffer
     running: RunningDriver | None
@@ -88,12 +88,12 @@ class AdoptDriver:
 
 @dataclass(frozen=True, slots=True)
 class JobSettled:
-    """Tell the ResourceManager that no more slots are expected that TaskManagers have held for this job."""
+    """Tell the ResourceManager that no more slots held for this job are expected from TaskManagers."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndDriver:
-    """Ask the driver to end within ``grace`` seconds; end its process if it cannot be asked."""
+    """Ask the driver to end within ``grace`` seconds; end its process if the driver cannot be reached."""
 
     grace: float
 
@@ -121,7 +121,7 @@ class LaunchExecutor:
     target: ExecutorTarget
     spark: SparkRegistration
     gives_way: bool = False
-    """To another executor of the job that starts at the same time."""
+    """Whether it yields processor time to another executor of the job that starts at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class ReportExecutorExit:
 
 @dataclass(frozen=True, slots=True)
 class DecommissionExecutors:
-    """Have the driver move the blocks of executors elsewhere and end them."""
+    """Have the driver move the blocks of executors elsewhere, and end the executors."""
 
     executor_ids: tuple[int, ...]
     reason: str
@@ -149,7 +149,7 @@ class DecommissionExecutors:
 
 @dataclass(frozen=True, slots=True)
 class RequireSlots:
-    """State to the ResourceManager how many slots of which sizes the job wants in total."""
+    """Tell the ResourceManager how many slots of each size the job wants in total."""
 
     wanted: tuple[SlotCount, ...]
 
@@ -170,7 +170,7 @@ class RecordCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class TakeSavepoint:
-    """Copy ``checkpoint`` for ``request``."""
+    """Copy ``checkpoint`` to the savepoint of ``request``."""
 
     request: SavepointRequest
     checkpoint: Checkpoint
@@ -178,29 +178,29 @@ class TakeSavepoint:
 
 @dataclass(frozen=True, slots=True)
 class SettleCheckpoints:
-    """Wait until completed checkpoints are written, but not for ever."""
+    """Wait, for a limited time, until completed checkpoints are written."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectRecords:
-    """Ask the TaskManagers for evidence of the attempt's TLS connections, and which executors exceeded a bound."""
+    """Ask the TaskManagers for evidence of the attempt's TLS connections, and for executors that exceeded a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskForRestart:
-    """Ask the Dispatcher whether and when there is to be another attempt."""
+    """Ask the Dispatcher whether and when the next attempt starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishDetail:
-    """Show the Dispatcher the present state of the job."""
+    """Publish the current state of the job to the Dispatcher."""
 
     detail: JobDetail
 
 
 @dataclass(frozen=True, slots=True)
 class KeepHistory:
-    """Have the Dispatcher write the history down for the next leader."""
+    """Have the Dispatcher store the history for the next leader."""
 
     history: JobHistory
 
@@ -214,7 +214,7 @@ class EndJob:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Give everything back, and leave the job to the next attempt, which begins after ``delay`` seconds."""
+    """Give everything back, and hand over to the next attempt, which begins after ``delay`` seconds."""
 
     record: JobRecord
     delay: float
@@ -250,10 +250,10 @@ Action = (
 
 
 class Outbox:
-    """Actions that wait to be taken, in order.
+    """The queue of actions that the JobMaster takes.
 
     Args:
-        detail: the job as it is shown now; None when its result is what is shown.
+        detail: returns the job as it is shown now; None when its result is shown instead.
     """
 
     def __init__(self, detail: Callable[[], JobDetail | None]) -> None:
@@ -266,11 +266,11 @@ class Outbox:
         self._actions.extend(actions)
 
     def publish(self) -> None:
-        """What is shown of the job has changed; told once for all changes of an event."""
+        """Publish the changed job; once for all changes of an event."""
         self._changed = True
 
     def take(self) -> tuple[Action, ...]:
-        """What waits; it waits no longer."""
+        """Remove and return the queued actions."""
         detail = self._detail() if self._changed else None
         shown = () if detail is None else (PublishDetail(detail),)
         taken = (*shown, *self._actions)

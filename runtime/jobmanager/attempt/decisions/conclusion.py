@@ -16,16 +16,16 @@ from sluice.runtime.jobmanager.views import Failure
 from sluice.runtime.messages import DriverExit, Evidence, ExecutorExcess, JobState
 
 MAX_TASKMANAGERS_LOST = 3
-"""So often a job begins again because its driver's TaskManager is lost; after that its restart strategy decides."""
+"""How often a job restarts at once because its driver's TaskManager was lost; then its restart strategy decides."""
 
 NOTHING_SEEN = Evidence()
 
 
 class Conclusion:
-    """Gathers the records of an attempt whose driver has ended, judges it, and ends the job or hands it over.
+    """Collects the records of an attempt whose driver has ended, judges it, and ends the job or hands it over.
 
     Args:
-        streaming: takes the savepoint with which the job is to end.
+        streaming: takes the savepoint with which the job ends, if one was requested.
     """
 
     def __init__(  # noqa: PLR0917  # the parts of an attempt
@@ -46,7 +46,7 @@ class Conclusion:
         self._excesses: tuple[ExecutorExcess, ...] = ()
 
     def checkpoints_settled(self) -> None:
-        """Completed checkpoints are written, or given up."""
+        """Continue after completed checkpoints were written, or given up."""
         if self._driver.phase is not Phase.SETTLING:
             return
         if (
@@ -54,7 +54,7 @@ class Conclusion:
             and self._status.state is JobState.RUNNING
             and self._driver.result is not None
         ):
-            if self._streaming.pipeline_stopped:  # it was ended by us, and that is no failure
+            if self._streaming.pipeline_stopped:  # Sluice ended it, which is no failure
                 self._driver.result = DriverExit(succeeded=True, exit_code=0)
             if self._driver.result.succeeded and self._streaming.take_savepoint():
                 self._driver.phase = Phase.SAVING
@@ -64,11 +64,11 @@ class Conclusion:
     def records_collected(
         self, evidence: Evidence, excesses: Iterable[ExecutorExcess] = (), seen: Evidence = NOTHING_SEEN
     ) -> None:
-        """The evidence of the attempt's connections, as far as somebody answered: the attempt is concluded.
+        """Conclude the attempt with the evidence of its connections, as far as TaskManagers answered.
 
         Args:
-            excesses: of the job's executors, of earlier attempts too.
-            seen: the part of the evidence that this process recorded itself, and no job.
+            excesses: limits exceeded by the job's executors, those of earlier attempts included.
+            seen: the part of the evidence that this process, not the job, recorded.
         """
         if self._driver.phase is not Phase.COLLECTING:
             return
@@ -77,12 +77,12 @@ class Conclusion:
         self._conclude()
 
     def records_lost(self) -> None:
-        """The last records of the attempt could not be gathered; it is concluded all the same."""
+        """Conclude the attempt without its last records, which could not be collected."""
         if self._driver.phase in CONCLUDING:
             self._conclude()
 
     def restart_decided(self, delay: float | None) -> None:
-        """After how many seconds there is to be another attempt; None: not at all."""
+        """Start the next attempt after ``delay`` seconds; None: end the job."""
         if self._driver.phase is not Phase.DECIDING:
             return
         if self._status.state is JobState.CANCELLING:  # somebody cancelled the job meanwhile
@@ -99,7 +99,7 @@ class Conclusion:
             self._outbox.add(HandOver(self._status.record(), delay))
 
     def savepoint_over(self) -> None:
-        """The savepoint with which the job was to end is complete, or failed."""
+        """Continue after the savepoint with which the job ends is complete, or failed."""
         if self._driver.phase is Phase.SAVING:
             self._collect()
 
@@ -108,7 +108,7 @@ class Conclusion:
         self._outbox.add(CollectRecords())
 
     def _conclude(self) -> None:
-        """Judge the attempt: end the job, or ask whether it is restarted."""
+        """Judge the attempt: end the job, or ask whether to restart it."""
         self._status.savepoints.fail(f"the attempt ended: {self._driver.process_end}")
         verdict = self._judge()
         if verdict.error and self._status.failure is None:
@@ -122,14 +122,14 @@ class Conclusion:
         self._status.history.note(self._status.now_ms, failure.error, failure.traceback, ended_attempt=True)
         outcome = LOST if self._driver.lost else JobState.FAILED.value
         self._status.history.end(outcome, self._status.now_ms, failure.error)
-        self._status.keep_history()  # durable before it is decided what follows
+        self._status.keep_history()  # durable before the decision about a restart
         for state in verdict.path[:-1]:
             self._status.enter(state)
         self._driver.phase = Phase.DECIDING
         if self._driver.restart_useless:
             self.restart_decided(None)
         elif self._driver.lost and self._status.history.taskmanagers_lost <= MAX_TASKMANAGERS_LOST:
-            self.restart_decided(0.0)  # no failure of the job's; its strategy does not count it
+            self.restart_decided(0.0)  # not the job's failure: its restart strategy does not count it
         else:
             self._outbox.add(AskForRestart())
 

@@ -1,4 +1,4 @@
-"""The state of an attempt's driver, and what is known of its end; shared by the parts of the attempt."""
+"""The state of an attempt's driver, shared by the parts of the attempt."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sluice.runtime.messages import DriverExit
 
 
 class Phase(enum.Enum):
-    """The phase of an attempt, by its driver and its records."""
+    """The phase of an attempt."""
 
     RECONCILING = enum.auto()
-    """A driver that runs since an earlier leader is waited for."""
+    """Waiting for a driver that an earlier leader started."""
     RESTORING = enum.auto()
-    """The checkpoint that it goes on from is looked for."""
+    """Looking for the checkpoint to continue from."""
     PLACING = enum.auto()
-    """A slot for the driver is waited for."""
+    """Waiting for a slot for the driver."""
     STARTING = enum.auto()
     """The driver is being started in its slot."""
     RUNNING = enum.auto()
@@ -26,7 +26,7 @@ class Phase(enum.Enum):
     SAVING = enum.auto()
     """The savepoint with which the job ends is being taken."""
     COLLECTING = enum.auto()
-    """Evidence of its connections is being collected."""
+    """Evidence of the attempt's connections is being collected."""
     DECIDING = enum.auto()
     """The attempt failed, and the Dispatcher decides about the next one."""
     OVER = enum.auto()
@@ -42,13 +42,13 @@ class DriverStatus:
     """The state of the driver, which several parts of an attempt read and change.
 
     Attributes:
-        phase: of the attempt.
-        registered: whether the driver has asked for its work.
-        result: what it has said about its end.
-        process_end: how its process ended, in words.
-        lost: its TaskManager was lost, and that alone ended the attempt.
-        restart_useless: a further attempt would fail for the same reason.
-        ahead: it was concluded by its word, before its process has ended.
+        phase: the phase of the attempt.
+        registered: whether the driver has registered.
+        result: the result that the driver reported; None when it reported none.
+        process_end: how its process ended, as text.
+        lost: whether the attempt ended only because the driver's TaskManager was lost.
+        restart_useless: whether a further attempt would fail for the same reason.
+        ahead: whether the attempt was concluded from the driver's report, before its process ended.
     """
 
     phase: Phase

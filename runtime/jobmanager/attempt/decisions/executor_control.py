@@ -1,4 +1,4 @@
-"""Slots and executors of an attempt: what is asked for, launched, replaced, ended. Decisions only; no I/O."""
+"""Requires slots, and launches, replaces and ends the executors of an attempt. Decisions only; no I/O."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from sluice.runtime.messages import ExecutorExit, ExecutorTargets, SlotCount, Sl
 _LOG = logging.getLogger(__name__)
 
 REQUIREMENT_REPEAT_SECONDS = 2.0
-"""How often an unmet slot requirement is stated again, and the reason for it refreshed."""
+"""How often an unmet slot requirement is repeated, and the reason for waiting refreshed."""
 EXECUTORS_RETURN_SECONDS = 15.0
-"""How long TaskManagers may take to offer the executors of a driver that a new leader has found."""
+"""How long TaskManagers may take to offer the executors of a driver that a new leader has taken over."""
 RETRY_MARGIN_SECONDS = 0.01
 """Added to the time of the next decision, so that a timer does not fire just before it."""
 
 
 class ExecutorControl:
-    """Turns what happens to executors into actions, by the decisions of :class:`ExecutorPool`.
+    """Turns events about executors into actions, by the decisions of :class:`ExecutorPool`.
 
     Args:
         clock: epoch seconds.
-        drain_timeout: seconds that executors on a drained TaskManager get to end in order.
-        fail: ends the attempt for a reason.
+        drain_timeout: seconds that executors on a drained TaskManager get to end gracefully.
+        fail: fails the attempt for a reason.
     """
 
     def __init__(
@@ -61,22 +61,22 @@ class ExecutorControl:
         self._wanted: tuple[SlotCount, ...] | None = None
         self._resuming = False
         self._apps: dict[int, str] = {}
-        """Of executors that TaskManagers have held: the SparkContext for which each was launched."""
+        """The id of the SparkContext for which each executor was launched; only for executors held by TaskManagers."""
 
     def resume(self) -> None:
-        """Go on under a new leader: nothing is asked for or launched before TaskManagers have said what runs."""
+        """Continue under a new leader: require and launch nothing before TaskManagers have reported what runs."""
         self._resuming = True
-        self._outbox.add(RequireSlots(()))  # so that the ResourceManager can tell of lost slots
+        self._outbox.add(RequireSlots(()))  # so that the ResourceManager can report lost slots
 
     def returned(self, *, spark: bool) -> None:
-        """The driver is back, with a SparkContext or without; executors that do not come back soon are gone."""
+        """Note that the driver is back, with or without a SparkContext. Executors that do not return soon are gone."""
         if spark:
             self._outbox.add(StartTimer(Timer.EXECUTORS_RETURN, EXECUTORS_RETURN_SECONDS))
         else:
             self.settle()
 
     def slot_held(self, offer: SlotOffer) -> bool:
-        """A TaskManager has held this slot since an earlier leader; False when it is to be freed."""
+        """Take over a slot that a TaskManager has held since an earlier leader; False when it must be freed."""
         if self._status.over or not self._resuming:
             return False
         running, spark = offer.executor, self._pool.registration
@@ -91,7 +91,7 @@ class ExecutorControl:
         return True
 
     def settle(self) -> None:
-        """What TaskManagers have not offered by now is gone; from here on all is as in any attempt."""
+        """End the wait for held slots: what TaskManagers have not offered is gone. Then continue as any attempt."""
         if not self._resuming:
             return
         self._resuming = False
@@ -100,12 +100,12 @@ class ExecutorControl:
         self.begin()
 
     def begin(self) -> None:
-        """Ask for slots as soon as the driver has its own, before it says what it wants."""
+        """Require slots for executors as soon as the driver has its slot, before it says what it wants."""
         self._outbox.add(StartTimer(Timer.REQUIREMENT, REQUIREMENT_REPEAT_SECONDS))
         self.reconcile()
 
     def end(self) -> None:
-        """The attempt is over, and its executors with it."""
+        """Mark all executors as exited, because the attempt is over."""
         self._status.executors_missing()
         for executor in self._pool.executors:
             if executor.state is not ExecutorState.EXITED:
@@ -118,16 +118,16 @@ class ExecutorControl:
 
     @property
     def ready(self) -> bool:
-        """Whether there is a SparkContext that could use more executors at once."""
+        """Whether a SparkContext can use more executors at once."""
         return self._pool.registration is not None
 
     def check_launched(self, executor_id: int, taskmanager: str) -> None:
-        """Raise :class:`ExecutorUnknown` unless ``taskmanager`` was told to launch this executor and it goes on."""
+        """Raise :class:`ExecutorUnknown` unless ``taskmanager`` was told to launch this executor, and it is active."""
         if not self._pool.launched_on(executor_id, taskmanager):
             raise ExecutorUnknown(f"{taskmanager} was not asked to run executor {executor_id} of {self._status.job_id}")
 
     def spark_started(self, registration: SparkRegistration) -> None:
-        """A SparkContext is up; executors of an earlier one are ended."""
+        """Note that a SparkContext is up; end the executors of an earlier one."""
         self._kill(self._pool.spark_started(registration))
         if self._resuming:
             others = [each for each, app_id in self._apps.items() if app_id != registration.app_id]
@@ -135,30 +135,30 @@ class ExecutorControl:
         self.reconcile()
 
     def set_executor_targets(self, targets: ExecutorTargets) -> None:
-        """Spark has stated how many executors it wants."""
+        """Set how many executors Spark wants."""
         self._pool.set_targets(targets)
         self.reconcile()
 
     def kill_executors(self, executor_ids: Iterable[int]) -> None:
-        """Spark gives executors up."""
+        """End executors that Spark no longer wants."""
         self._kill(self._pool.stop(executor_ids))
         self.reconcile()
 
     def offer_slot(self, offer: SlotOffer) -> bool:
-        """A TaskManager offers a slot; False when it is not wanted (any more)."""
+        """Take an offered slot; False when it is not, or no longer, wanted."""
         if self._status.over or not self._pool.offer(offer):
             return False
         self._outbox.add(StartTimer(Timer.RECONCILE, 0))  # after the answer
         return True
 
     def executor_launched(self, executor_id: int) -> None:
-        """The executor's process runs."""
+        """Note that the executor's process runs."""
         self._pool.launched(executor_id)
         self._status.history_changed()
         self._outbox.publish()
 
     def executor_not_launched(self, executor_id: int, slot: SlotOffer, error: str, *, unreachable: bool) -> None:
-        """An executor could not be launched in ``slot``; ``unreachable``: its TaskManager has no connection."""
+        """Note that an executor could not be launched. ``unreachable``: there is no connection to its TaskManager."""
         self._executor_ended(
             ExecutorExit(
                 executor_id=executor_id,
@@ -169,12 +169,12 @@ class ExecutorControl:
                 host_lost=unreachable,
             )
         )
-        if not unreachable:  # it may run after all: an answer that came too late
+        if not unreachable:  # it may run after all, if only the answer was late
             self._outbox.add(KillExecutor(executor_id, slot.taskmanager))
         self.reconcile()
 
     def executor_exited(self, exit_report: ExecutorExit, taskmanager: str) -> None:
-        """``taskmanager`` reports the end of an executor; raises :class:`ExecutorUnknown` when it never ran there."""
+        """Note that an executor on ``taskmanager`` has ended; raises :class:`ExecutorUnknown` if it never ran there."""
         executor = self._pool.get(exit_report.executor_id)
         if executor is None and self._resuming and self._status.executor_gone(exit_report, taskmanager):
             self._outbox.add(ReportExecutorExit(exit_report))
@@ -188,7 +188,7 @@ class ExecutorControl:
         self.reconcile()
 
     def slots_lost(self, allocation_ids: Iterable[str], taskmanager: str) -> None:
-        """Slots are gone, and what ran in them."""
+        """Note that slots are gone, with the executors in them."""
         for executor in self._pool.slots_lost(allocation_ids):
             self._executor_ended(
                 ExecutorExit(
@@ -203,11 +203,11 @@ class ExecutorControl:
         self._require_again()
 
     def slots_draining(self, allocation_ids: Iterable[str], taskmanager: str) -> None:
-        """Slots are to be given back soon; what runs in them moves to others."""
+        """Decommission the executors in slots that must be given back soon; others replace them."""
         self._end_in_order(allocation_ids, f"TaskManager {taskmanager} is drained", self._drain_timeout)
 
     def slots_preempted(self, allocation_ids: Iterable[str], reason: str, grace: float) -> None:
-        """Slots are taken for other jobs; what runs in them has ``grace`` seconds to end in order."""
+        """Decommission the executors in slots that other jobs get, within ``grace`` seconds."""
         executors = self._end_in_order(allocation_ids, f"preempted: {reason}", grace)
         for each in executors:
             each.leaving = f"preempted: {reason}"
@@ -216,7 +216,7 @@ class ExecutorControl:
             _LOG.info("job %s: executors %s are preempted: %s", self._status.job_id, ids, reason)
 
     def _end_in_order(self, allocation_ids: Iterable[str], reason: str, seconds: float) -> list[Executor]:
-        """Have executors hand on their blocks and end; they are killed after that many seconds."""
+        """Have executors move their blocks elsewhere and end; they are killed after ``seconds``."""
         executors = self._pool.drain(allocation_ids)
         if executors:
             ids = tuple(each.id for each in executors)
@@ -225,15 +225,15 @@ class ExecutorControl:
         return executors
 
     def slots_required(self, reason: str) -> None:
-        """The ResourceManager's answer: why the requirement is not met, empty when it is."""
+        """Note the ResourceManager's answer: why the requirement is not met, empty when it is."""
         if self._resuming:
-            return  # what is waited for is the driver
+            return  # the job waits for its driver, not for slots
         if reason != self._status.pending_reason and not self._status.over:
             self._status.pending_reason = reason
             self._outbox.publish()
 
     def drained(self, executor_ids: Iterable[int]) -> None:
-        """Executors whose slots are to be given back have had their time."""
+        """Kill executors whose time to end gracefully is over."""
         self._kill(each for i in executor_ids if (each := self._pool.get(i)) is not None)
 
     def _kill(self, executors: Iterable[Executor]) -> None:
@@ -242,7 +242,7 @@ class ExecutorControl:
         )
 
     def _executor_ended(self, exit_report: ExecutorExit) -> None:
-        """An executor is gone: tell Spark, and fail the attempt when too many went by themselves."""
+        """Report an ended executor to Spark, and fail the attempt if too many ended by themselves."""
         if not self._pool.exited(exit_report, self._clock()):
             return
         _LOG.info("job %s: executor %d ended: %s", self._status.job_id, exit_report.executor_id, exit_report.reason)
@@ -258,7 +258,7 @@ class ExecutorControl:
             self._fail(f"{ended}, the last one: {self._pool.failures.last}")
 
     def reconcile(self) -> None:
-        """Level-triggered: whatever happened, compare what is wanted with what runs, and act on the difference."""
+        """Compare the wanted executors with the running ones, whatever happened, and act on the difference."""
         self._outbox.publish()
         if self._status.over:
             return
@@ -268,7 +268,7 @@ class ExecutorControl:
             return
         decision = self._pool.decide(self._clock())
         spark = self._pool.registration
-        if spark is not None:  # nothing is launched before
+        if spark is not None:  # no executor is launched without one
             self._outbox.add(
                 *(LaunchExecutor(each.id, each.slot, each.target, spark, each.gives_way) for each in decision.launch)
             )
@@ -281,12 +281,12 @@ class ExecutorControl:
             self._outbox.add(StartTimer(Timer.RECONCILE, seconds))
 
     def _require_again(self) -> None:
-        """State the requirement anew although it is the same, so that the reason for waiting is known."""
+        """Repeat an unchanged requirement, to learn the reason for waiting."""
         self._wanted = None
         self.reconcile()
 
     def repeat_requirement(self) -> None:
-        """State an unmet requirement again from time to time: the reason for waiting may have changed."""
+        """Repeat an unmet requirement periodically: the reason for waiting may have changed."""
         if self._status.over:
             return
         self._outbox.add(StartTimer(Timer.REQUIREMENT, REQUIREMENT_REPEAT_SECONDS))

@@ -1,4 +1,4 @@
-"""How many executors of a job may end by themselves, and how many did. Decisions only; no I/O."""
+"""Counts executors that ended by themselves against a budget. Decisions only; no I/O."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from sluice.runtime.messages import ExecutorExit
 
 FAILURES_COUNT_SECONDS = 3600.0
-"""How long the failure of an executor counts: a job that runs for weeks loses some."""
+"""How long a failed executor counts: a job that runs for weeks always loses some."""
 
 LEAST_FAILURES = 8
-"""Least number of executors that may end by themselves, where neither job nor configuration sets it."""
+"""Smallest default number of executors that may end by themselves, if neither job nor configuration sets it."""
 
 LEAST_OWN_FAILURES = 3
-"""The same for failures that are the job's own fault, such as too little memory: replacements would fail too."""
+"""The same for failures caused by the job itself, such as too little memory: replacements would fail too."""
 
 MAX_FAILURE_BUDGET = 10_000
-"""Upper bound of the number that a job's own configuration may set."""
+"""Highest number that a job's own configuration may set."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """When an executor ended by itself, and whether that was the job's own fault."""
+    """When an executor ended by itself, and whether the job caused that."""
 
     at: float
     own: bool
@@ -31,7 +31,7 @@ class _Failed:
 
 @dataclass(frozen=True, slots=True)
 class FailureBudget:
-    """How many executors may end by themselves within an hour, and how many of them by the job's own fault."""
+    """How many executors may end by themselves within an hour, and how many of them because of the job itself."""
 
     all: int
     own: int
@@ -59,10 +59,10 @@ def _count(text: str) -> int:
 
 @dataclass(slots=True)
 class ExecutorFailures:
-    """The executors of one driver attempt that ended by themselves lately.
+    """The executors of one driver attempt that recently ended by themselves.
 
     Attributes:
-        budget: how many may.
+        budget: how many may do so.
         last: how the last one ended.
     """
 
@@ -77,16 +77,16 @@ class ExecutorFailures:
 
     @property
     def count(self) -> int:
-        """The number of executors that ended by themselves lately."""
+        """The number of executors that recently ended by themselves."""
         return len(self._failed)
 
     @property
     def own(self) -> int:
-        """The number of those for which the job is to blame."""
+        """The number of those failures that the job caused."""
         return sum(each.own for each in self._failed)
 
     def note(self, exit_report: ExecutorExit, now: float) -> None:
-        """Count an executor that has ended by itself, and forget those of long ago."""
+        """Count an executor that has ended by itself, and forget those of more than an hour ago."""
         self.last = exit_report.reason
         self._failed.append(_Failed(now, exit_report.by_application))
         while now - self._failed[0].at > FAILURES_COUNT_SECONDS:

@@ -1,8 +1,8 @@
 """Decides which executors a job has and should have. No I/O.
 
-Level-triggered: the driver states totals, and :meth:`ExecutorPool.decide` compares them with what runs. An executor
-that ends is replaced because a total is no longer met, not because Spark asks for it (without dynamic allocation it
-does not). Failures count against a budget, so that executors that cannot start are not launched again without end.
+Level-triggered: the driver states totals, and :meth:`ExecutorPool.decide` compares them with what runs. An ended
+executor is replaced because a total is no longer met, not because Spark asks for a replacement (without dynamic
+allocation it does not). Failures count against a budget, so executors that cannot start are not relaunched for ever.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from sluice.runtime.messages import (
 )
 
 SIGNAL_EXIT_BASE = 128
-"""A process ended by signal n is reported with exit code 128 + n, as shells do."""
+"""A process ended by signal n is reported with exit code 128 + n, as in shells."""
 
 RELAUNCH_PAUSE_SECONDS = 1.0
-"""Pause after an executor ended by itself. When a driver ends, its executors end a moment earlier."""
+"""Pause after an executor ended by itself: when a driver ends, its executors end a moment earlier."""
 
 MAX_EXITED_KEPT = 100
-"""How many ended executors of a job are remembered for display."""
+"""Most ended executors of a job that are kept for display."""
 
 MAX_EXECUTORS_WANTED = 10_000
-"""Most executors of all sizes together that are requested for one driver."""
+"""Most executors, of all sizes together, that are requested for one driver."""
 
 MAX_TARGETS = 100
-"""Sizes of executors that one driver may want at the same time."""
+"""Most sizes of executors that one driver may want at the same time."""
 
 
 class ExecutorState(enum.StrEnum):
-    """LAUNCHING until the process runs, STOPPING once it was told to end."""
+    """The state of an executor: LAUNCHING until its process runs, STOPPING once it was told to end."""
 
     LAUNCHING = "LAUNCHING"
     RUNNING = "RUNNING"
@@ -65,13 +65,13 @@ class Executor:
     failed: bool = False
     """Whether it ended by itself with an error, or its host was lost."""
     leaving: str = ""
-    """Why it was told to end; empty: nobody told it, or the job itself did."""
+    """Why it was told to end; empty when it was not, or the job itself told it."""
     gives_way: bool = False
-    """Another one of the job has just been launched: until that one works, this one takes no processor time from it."""
+    """Whether it yields processor time to another executor of the job that was launched just before."""
 
     @property
     def active(self) -> bool:
-        """Whether it counts towards its total."""
+        """Whether it counts towards the wanted total."""
         return self.state in {ExecutorState.LAUNCHING, ExecutorState.RUNNING}
 
 
@@ -82,8 +82,8 @@ class Decision:
     Attributes:
         launch: executors to launch, each in its slot.
         release: allocations to give back.
-        wanted: how many slots of which sizes the job wants in total.
-        retry_at: when to decide again because the decision depends on the time; None when it does not.
+        wanted: how many slots of each size the job wants in total.
+        retry_at: when to decide again; None when the decision does not depend on the time.
     """
 
     launch: tuple[Executor, ...]
@@ -97,12 +97,12 @@ class ExecutorPool:
     """All executors of one driver attempt.
 
     Attributes:
-        initial: how many slots to ask for before the driver has said what it wants.
-        slot_profile: how large those must be.
-        failures: the executors that ended by themselves, and how many may.
-        next_id: number of the first executor.
-        idle_timeout: seconds for which slots are held while no SparkContext is there to use them; then they go back
-            until there is one.
+        initial: how many slots to require before the driver has said what it wants.
+        slot_profile: the size of those slots.
+        failures: counts executors that ended by themselves against a budget.
+        next_id: the number of the next executor.
+        idle_timeout: seconds for which slots are held without a SparkContext; then they are given back until there is
+            one.
     """
 
     initial: int
@@ -126,7 +126,7 @@ class ExecutorPool:
         return tuple(self._executors.values())
 
     def get(self, executor_id: int) -> Executor | None:
-        """The executor with this number."""
+        """The executor with this number; None when it is unknown."""
         return self._executors.get(executor_id)
 
     def launched_on(self, executor_id: int, taskmanager: str) -> bool:
@@ -137,9 +137,9 @@ class ExecutorPool:
     # --- events ---------------------------------------------------------------------------------------
 
     def spark_started(self, registration: SparkRegistration) -> list[Executor]:
-        """The driver can be reached by executors, and will say anew how many it wants.
+        """Note a SparkContext: executors can reach its driver, which will state its totals again.
 
-        Returns the executors that have to be stopped: those of an earlier SparkContext of the same driver.
+        Returns the executors that must be stopped: those of an earlier SparkContext of the same driver.
         """
         self._targets, self._idle_timed_out = None, False
         earlier, self._registration = self._registration, registration
@@ -154,16 +154,16 @@ class ExecutorPool:
 
     @property
     def registration(self) -> SparkRegistration | None:
-        """The SparkContext that is up; None before there is one."""
+        """The current SparkContext; None before there is one."""
         return self._registration
 
     def set_targets(self, targets: ExecutorTargets) -> None:
-        """Take the driver's targets; ignore an older version than the last."""
+        """Set the driver's targets, unless their version is older than the last."""
         if self._targets is None or targets.version > self._targets.version:
             self._targets = msgspec.structs.replace(targets, targets=targets.targets[:MAX_TARGETS])
 
     def offer(self, slot: SlotOffer) -> bool:
-        """Take an offered slot; False if it is not wanted (any more)."""
+        """Take an offered slot; False if it is not, or no longer, wanted."""
         if self._closed:
             return False
         if slot.allocation_id in self._slots:
@@ -196,13 +196,13 @@ class ExecutorPool:
         return True
 
     def launched(self, executor_id: int) -> None:
-        """The executor's process runs."""
+        """Note that the executor's process runs."""
         executor = self._executors.get(executor_id)
         if executor is not None and executor.state is ExecutorState.LAUNCHING:
             executor.state = ExecutorState.RUNNING
 
     def exited(self, exit_report: ExecutorExit, now: float) -> bool:
-        """An executor has ended; False when that was known or it is unknown."""
+        """Note that an executor has ended; False when that was known already, or the executor is unknown."""
         executor = self._executors.get(exit_report.executor_id)
         if executor is None or executor.state is ExecutorState.EXITED:
             return False
@@ -220,10 +220,10 @@ class ExecutorPool:
         return True
 
     def explained(self, error: str, excesses: Iterable[ExecutorExcess]) -> str:
-        """``error`` with the last excess of these executors, if it does not say it: Spark only sees that a task ended.
+        """``error`` with the last excess of these executors, unless it contains that already.
 
-        The kernel ends a Python worker at once; Spark tries its task again, and may give it up, before the executor
-        is ended for the same reason.
+        Spark only sees that a task ended. The kernel kills a Python worker at once; Spark retries its task, and may
+        give up, before the executor is ended for the same reason.
         """
         mine = [each for each in excesses if each.executor_id in self._executors]
         last = max(mine, key=lambda each: each.executor_id, default=None)
@@ -232,19 +232,19 @@ class ExecutorPool:
         return f"{error} (executor {last.executor_id}: {last.reason})"
 
     def stop(self, executor_ids: Iterable[int]) -> list[Executor]:
-        """Mark these executors as stopping; return those that must be told."""
+        """Mark executors as stopping; returns those that must be told to end."""
         stopping = [each for i in executor_ids if (each := self._executors.get(i)) is not None and each.active]
         for executor in stopping:
             executor.state = ExecutorState.STOPPING
         return stopping
 
     def drain(self, allocation_ids: Iterable[str]) -> list[Executor]:
-        """Mark these slots to be given back; return the executors in them that must end first."""
+        """Mark slots to be given back; returns the executors in them that must end first."""
         self._leaving |= {each for each in allocation_ids if each in self._slots}
         return self.stop(each.id for each in self.executors if each.slot.allocation_id in self._leaving)
 
     def slots_lost(self, allocation_ids: Iterable[str]) -> list[Executor]:
-        """Forget lost slots; return the executors in them, which must still be reported as exited."""
+        """Forget lost slots; returns the executors in them, which the caller must report as exited."""
         gone = {each for each in allocation_ids if self._slots.pop(each, None) is not None}
         self._leaving -= gone
         return [
@@ -254,7 +254,7 @@ class ExecutorPool:
         ]
 
     def close(self) -> tuple[str, ...]:
-        """End the attempt: want nothing more, and return the allocations held."""
+        """Want nothing more, because the attempt ends; returns the allocations held."""
         self._closed = True
         held = tuple(self._slots)
         self._slots.clear()
@@ -263,7 +263,7 @@ class ExecutorPool:
     # --- decision ---------------------------------------------------------------------------------------
 
     def decide(self, now: float) -> Decision:
-        """Compare what is wanted with what runs; executors in ``launch`` count as launching from now on."""
+        """Compare the wanted executors with the running ones. Executors in ``launch`` then count as launching."""
         if self._closed:
             return Decision((), ())
         paused = now < self._pause_until
@@ -278,7 +278,7 @@ class ExecutorPool:
         return Decision(tuple(launch), release, wanted, min(later, default=None))
 
     def _idle_until(self, now: float) -> float | None:
-        """How long to hold slots while there is no SparkContext; None without such a limit."""
+        """Until when to hold slots without a SparkContext; None when there is no such limit."""
         if self._registration is not None or not self._slots:
             self._idle_since = None
             return None
@@ -311,7 +311,7 @@ class ExecutorPool:
         return [slot for slot in self._slots.values() if slot.allocation_id not in busy]
 
     def _surplus(self) -> tuple[str, ...]:
-        """Take away the idle slots that must be given back, or of whose size too many are held."""
+        """Remove idle slots that must be given back, or that exceed the wanted number of their size."""
         excess = self._held() - self._wanted()
         released = []
         for slot in self._idle():
@@ -326,7 +326,7 @@ class ExecutorPool:
         return tuple(released)
 
     def _wanted(self) -> Counter[SlotProfile]:
-        """How many slots of each size are needed: for the driver's totals, and for executors that still run."""
+        """How many slots of each size are needed, for the driver's totals and for executors that still run."""
         if self._targets is None:
             return Counter({} if self._idle_timed_out else {self.slot_profile: self.initial})
         wanted: Counter[SlotProfile] = Counter()
@@ -355,5 +355,5 @@ class ExecutorPool:
 
 
 def size_of(target: ExecutorTarget) -> SlotProfile:
-    """The slot that an executor of this kind needs."""
+    """The size of the slot for an executor of this kind."""
     return SlotProfile(cores=target.cores, memory_mb=target.memory_mb)

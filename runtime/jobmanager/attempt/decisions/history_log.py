@@ -1,6 +1,6 @@
-"""What a job leaves behind from attempt to attempt: attempts, exceptions, executors. Bounded; no I/O.
+"""The history of a job across its attempts: attempts, exceptions, executors. Bounded; no I/O.
 
-A JobMaster masters one attempt. It begins with the log of the attempts before, and hands on its own.
+A JobMaster runs one attempt. It starts with the history of the earlier attempts, and adds its own.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from sluice.runtime.jobmanager.exceptions import (
 from sluice.runtime.jobmanager.views import AttemptView, ExceptionEntry, ExecutorView, JobRecord, ProcessIdentity
 
 MAX_ATTEMPTS_KEPT = 50
-"""Latest attempts of a job that are remembered."""
+"""Most attempts that are kept, the latest ones."""
 MAX_EXECUTORS_KEPT = 100
-"""Latest executors of earlier attempts that are remembered."""
+"""Most executors of earlier attempts that are kept, the latest ones."""
 MAX_PROCESSES_KEPT = 300
-"""Latest processes whose certificates are remembered."""
+"""Most processes whose certificates are kept, the latest ones."""
 MAX_SERIALS_KEPT = 8
-"""Latest certificates of one process."""
+"""Most serial numbers per process that are kept, the latest ones."""
 LOST = "LOST"
-"""Outcome of an attempt whose JobManager did not live to see its end, or whose driver's TaskManager was lost."""
+"""Outcome of an attempt whose JobManager was lost before its end, or whose driver's TaskManager was lost."""
 
 
 @dataclass
 class HistoryLog:
-    """The past of one job, as its attempts add to it. Times are epoch milliseconds.
+    """The history of one job, to which its attempts add. Times are in epoch milliseconds.
 
     Attributes:
-        attempts: the latest, the present one last.
+        attempts: the latest attempts, the current one last.
         exceptions: see :mod:`sluice.runtime.jobmanager.exceptions`.
-        executors: of earlier attempts.
+        executors: the executors of earlier attempts.
         processes: the certificates of drivers and executors.
-        processes_dropped: how many earlier ones are not among them.
+        processes_dropped: how many earlier processes are not kept.
     """
 
     attempts: tuple[AttemptView, ...] = ()
@@ -52,7 +52,7 @@ class HistoryLog:
 
     @classmethod
     def of(cls, record: JobRecord) -> HistoryLog:
-        """What the attempts before have left."""
+        """The history in a job's record."""
         return cls(
             record.detail.attempts,
             record.exceptions,
@@ -63,7 +63,7 @@ class HistoryLog:
 
     @property
     def next_executor(self) -> int:
-        """The first number that no executor of the job has had: their logs have their numbers in their names."""
+        """The first number that no executor of the job has had; the names of logs contain these numbers."""
         return max((each.id for each in self.executors), default=0) + 1
 
     @property
@@ -72,11 +72,11 @@ class HistoryLog:
         return sum(each.outcome == LOST and bool(each.taskmanager) for each in self.attempts)
 
     def begin(self, number: int, now: int) -> None:
-        """Attempt ``number`` begins."""
+        """Add attempt ``number``, which begins."""
         self.attempts = (*self.attempts, AttemptView(number=number, started_at=now))[-MAX_ATTEMPTS_KEPT:]
 
     def placed(self, taskmanager: str) -> None:
-        """The driver of the present attempt runs on ``taskmanager``."""
+        """Note that the driver of the current attempt runs on ``taskmanager``."""
         if self.attempts:
             present = msgspec.structs.replace(self.attempts[-1], taskmanager=taskmanager)
             self.attempts = (*self.attempts[:-1], present)
@@ -84,7 +84,7 @@ class HistoryLog:
     def certified(
         self, identity: str, leaf: x509.Certificate, *, taskmanager: str, isolation: str, egress: str
     ) -> None:
-        """A process of the present attempt has got its certificate, or the next one."""
+        """Add a certificate, new or renewed, of a process of the current attempt."""
         attempt = self.attempts[-1].number if self.attempts else 1
         known = next(
             (
@@ -111,7 +111,7 @@ class HistoryLog:
         self.processes = (*others, entry)[-MAX_PROCESSES_KEPT:]
 
     def end(self, outcome: str, now: int, error: str = "") -> None:
-        """The present attempt is over."""
+        """Note the end of the current attempt."""
         if self.attempts and not self.attempts[-1].outcome:
             ended = msgspec.structs.replace(
                 self.attempts[-1], ended_at=now, outcome=outcome, error=error[:MAX_ERROR_CHARACTERS]
@@ -119,7 +119,7 @@ class HistoryLog:
             self.attempts = (*self.attempts[:-1], ended)
 
     def lost(self, number: int, now: int, error: str) -> None:
-        """Attempt ``number`` went with its JobManager, unless its end is known; nobody saw when."""
+        """Mark attempt ``number`` as lost with its JobManager, unless its end is known. When it ended is unknown."""
         known = [each for each in self.attempts if each.number != number]
         entry = next(
             (each for each in self.attempts if each.number == number), AttemptView(number=number, started_at=now)
@@ -139,7 +139,7 @@ class HistoryLog:
         taskmanager: str = "",
         ended_attempt: bool = False,
     ) -> None:
-        """Something went wrong in the present attempt."""
+        """Add an exception of the current attempt."""
         self.exceptions = with_entry(
             self.exceptions,
             ExceptionEntry(

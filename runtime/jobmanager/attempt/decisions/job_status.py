@@ -1,4 +1,4 @@
-"""What is known of a job while one of its attempts runs, and how it is shown. No I/O."""
+"""The state of a job while one of its attempts runs, and its views. No I/O."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sluice.runtime.messages import Evidence, ExecutorExit, JobProgress, JobStat
 from sluice.runtime.node import merge
 
 HISTORY_DELAY_SECONDS = 1.0
-"""How long a changed history waits for further changes before it is written down."""
+"""How long a changed history waits for further changes before it is written."""
 
 
 class JobStatus:
-    """The facts of a job from which its views are made; the components of an attempt share and change them.
+    """The state of a job, which the components of an attempt share and change, and from which its views are made.
 
     Args:
-        before: the job, and what its earlier attempts have left.
-        outbox: for what follows from a change.
+        before: the record of the job, with the history of its earlier attempts.
+        outbox: receives the actions that follow from a change.
         clock: epoch seconds.
     """
 
@@ -46,9 +46,9 @@ class JobStatus:
         self.stages = StageTable()
         self.evidence = Evidence()
         self.seen = Evidence()
-        """The part of it that this process recorded itself."""
+        """The part of the evidence that this process recorded itself."""
         self.awaited: dict[int, ExecutorView] = {}
-        """Executors of an earlier leader's JobMaster that no TaskManager has offered yet, by number."""
+        """Executors from an earlier leader that no TaskManager has offered yet, by number."""
         self._started_at = before.detail.start_time
         self._earlier_evidence, self._earlier_seen = before.evidence, before.seen
         self._pool = pool
@@ -63,34 +63,34 @@ class JobStatus:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is wanted for this attempt any more."""
+        """Whether this attempt no longer wants slots or executors."""
         return self.state in ENDING or self.state.terminal or self.state in {JobState.RESTARTING, JobState.SUSPENDED}
 
     @property
     def now_ms(self) -> int:
-        """Epoch milliseconds."""
+        """The current time in epoch milliseconds."""
         return int(self._clock() * 1000)
 
     def enter(self, state: JobState) -> None:
-        """The job's next state; raises :class:`IllegalTransition`."""
+        """Enter the next state of the job; raises :class:`IllegalTransition`."""
         self.lifecycle.to(state, self.now_ms)
         self._outbox.publish()
 
     def note(self, error: str, traceback: str = "", *, task: str = "", executor: int | None = None) -> None:
-        """Something went wrong that did not end the attempt; written down soon, many changes together."""
+        """Add an exception that did not end the attempt; it is written soon, together with other changes."""
         found = self._pool.get(executor) if executor is not None else None
         taskmanager = found.slot.taskmanager if found is not None else ""
         self.history.note(self.now_ms, error, traceback, task=task, executor=executor, taskmanager=taskmanager)
         self.history_changed()
 
     def history_changed(self) -> None:
-        """The history is to be written down soon."""
+        """Write the history soon."""
         if not self._history_due:
             self._history_due = True
             self._outbox.add(StartTimer(Timer.HISTORY, HISTORY_DELAY_SECONDS))
 
     def keep_history(self) -> None:
-        """The history is to be written down now, for the next leader; that of an ended job is part of its result."""
+        """Write the history now, for the next leader. The history of an ended job is part of its result instead."""
         self._history_due = False
         if not self.state.terminal:
             history = JobHistory(
@@ -103,18 +103,18 @@ class JobStatus:
             self._outbox.add(KeepHistory(history))
 
     def await_executors(self) -> None:
-        """Executors that an earlier leader has left may still run."""
+        """Await the executors from an earlier leader, which may still run."""
         live = [each for each in self.history.executors if each.state != ExecutorState.EXITED]
         self.awaited = {each.id: each for each in live}
         self.history.executors = tuple(each for each in self.history.executors if each.id not in self.awaited)
 
     def executor_back(self, executor_id: int) -> None:
-        """An awaited executor runs; from now on the pool keeps it."""
+        """Note that an awaited executor runs; the pool now keeps it."""
         self.awaited.pop(executor_id, None)
         self.history_changed()
 
     def executor_gone(self, exit_report: ExecutorExit, taskmanager: str) -> bool:
-        """An awaited executor has ended; False when it is none of ``taskmanager``."""
+        """Note that an awaited executor has ended; False when none with this number ran on ``taskmanager``."""
         view = self.awaited.get(exit_report.executor_id)
         if view is None or view.taskmanager != taskmanager:
             return False
@@ -122,7 +122,7 @@ class JobStatus:
         return True
 
     def executors_missing(self) -> None:
-        """The executors that are still awaited are gone."""
+        """Note that the executors that are still awaited are gone."""
         for view in tuple(self.awaited.values()):
             self._missing(view, "it did not come back when the leader changed")
 
@@ -133,7 +133,7 @@ class JobStatus:
         self.history_changed()
 
     def record(self) -> JobRecord:
-        """All that is known of the job now."""
+        """The current record of the job."""
         connections = merge(self._earlier_evidence, self.evidence)
         seen = merge(self._earlier_seen, self.seen)
         return JobRecord(
@@ -154,7 +154,7 @@ class JobStatus:
         )
 
     def detail(self) -> JobDetail:
-        """The job as it is shown now."""
+        """The current view of the job."""
         state, now = self.state, self.now_ms
         end = self.lifecycle.timestamps[state] if state.terminal else None
         return JobDetail(

@@ -1,4 +1,4 @@
-"""Takes over an attempt that began under an earlier leader, once its driver is back (ADR 103). No I/O."""
+"""Takes over an attempt of an earlier leader once its driver is back (ADR 103). Decisions only; no I/O."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from sluice.runtime.jobmanager.job_state import ENDING
 from sluice.runtime.messages import JobState, RunningDriver, SlotOffer
 
 DRIVER_LOOK_SECONDS = 0.5
-"""How often it is asked whether the TaskManager of a driver that is waited for still has it."""
+"""How often to check whether the TaskManager of an awaited driver still has it."""
 
 
 class Reconciliation:
     """Waits for the driver and the executors of an attempt that another leader began, and adopts them or gives them up.
 
     Args:
-        resumption: where its driver was, and how long it may take.
-        lease: seconds that a driver goes on without an answer.
-        driver_ended: told when a driver that was waited for is gone, and nobody wants another one.
+        resumption: where the driver was, and how long to wait for it.
+        lease: seconds for which a driver continues without an answer.
+        driver_ended: called when an awaited driver is gone, and the job is ending.
         end_driver: asks the driver to end.
     """
 
@@ -71,9 +71,9 @@ class Reconciliation:
         return self._driver.phase is Phase.RECONCILING
 
     def begin(self, savepoint: str) -> None:
-        """Wait for the driver; ``savepoint`` is what the job was to begin from."""
+        """Wait for the driver; ``savepoint`` is the one that the job started from."""
         self._status.pending_reason = (
-            f"its JobManager was lost; its driver on {self._resumption.taskmanager} is waited for, "
+            f"its JobManager was lost; waiting for its driver on {self._resumption.taskmanager}, "
             f"at most {max(1, round(self._resumption.seconds))} s"
         )
         self._status.await_executors()
@@ -86,12 +86,12 @@ class Reconciliation:
         self._outbox.publish()
 
     def checkpoint_restored(self, checkpoint: Checkpoint | None) -> None:
-        """What the driver's streaming queries have committed was read."""
+        """Note the checkpoint of the driver's streaming queries, which has been read."""
         if self._waiting:
             self._status.checkpoints.restored, self._restored = checkpoint, True
 
     def slot_held(self, offer: SlotOffer) -> bool:
-        """A TaskManager offers a driver's slot that it has held; False when it is to be freed."""
+        """Take over a driver's slot that a TaskManager has held; False when it must be freed."""
         if not self._waiting:
             return self._driver.phase is Phase.RUNNING and self._placement.holds(offer.allocation_id)
         if not offer.held or offer.driver != self._status.number:
@@ -102,15 +102,15 @@ class Reconciliation:
         return True
 
     def driver_absent(self, taskmanager: str) -> None:
-        """This TaskManager, on which the driver was, does not have it."""
+        """Note that the TaskManager on which the driver was does not have it."""
         if self._placement.slot is None:
             self.driver_gone(f"TaskManager {taskmanager} does not run its driver any more")
 
     def driver_gone(self, why: str) -> None:
-        """A driver that was waited for does not run: the next attempt begins, unless somebody wants the job's end."""
+        """Give up an awaited driver, which does not run: begin the next attempt, unless the job is ending."""
         if not self._waiting:
             return
-        self._placement.given_up = self._placement.given_up or why  # from here on no word of it counts
+        self._placement.given_up = self._placement.given_up or why  # its later messages are refused
         if self._status.state in ENDING:
             self._driver_ended(why)
             return
@@ -124,11 +124,11 @@ class Reconciliation:
         self._outbox.add(HandOver(self._status.record(), 0.0))
 
     def check_registration(self, running: RunningDriver | None) -> None:
-        """Raise as :meth:`AttemptStateMachine.check_registration` unless the driver may go on now."""
+        """Raise as :meth:`AttemptStateMachine.check_registration` unless the driver may continue now."""
         if not self._waiting:
             return
         if running is not None and running.bound:
-            raise PeerRefused(f"only its own JobMaster can go on with this driver: {running.bound}", "it must end")
+            raise PeerRefused(f"this driver can continue only with its own JobMaster: {running.bound}", "it must end")
         lacking = ""
         if self._placement.slot is None:
             lacking = "the TaskManager of this driver has not registered yet"
@@ -136,10 +136,10 @@ class Reconciliation:
             lacking = "the checkpoints of this job are still being read"
         if lacking:
             self._told_to_wait = True
-            raise NotReconciled(lacking, "ask again")
+            raise NotReconciled(lacking, "retry later")
 
     def adopt(self, slot: SlotOffer, running: RunningDriver | None) -> None:
-        """Go on with the driver in ``slot``, which is ``running`` this."""
+        """Take over the driver in ``slot``, which reports ``running``."""
         self._driver.phase = Phase.RUNNING
         self._status.pending_reason = ""
         self._outbox.add(AdoptDriver(slot, running))
@@ -150,7 +150,7 @@ class Reconciliation:
         self._executors.returned(spark=running is not None and running.app_id != "")
 
     def return_due(self) -> None:
-        """A driver that was told to wait may run for another lease; its TaskManager must come meanwhile."""
+        """Give up the awaited driver, or wait for another lease if it was told to retry: it may run that long."""
         if not self._waiting:
             return
         if self._told_to_wait:
@@ -160,7 +160,7 @@ class Reconciliation:
             self.driver_gone(f"its driver on {self._resumption.taskmanager} did not come back")
 
     def look(self) -> None:
-        """Ask whether the TaskManager of the driver has it still."""
+        """Check whether the TaskManager of the driver still has it."""
         if self._waiting:
             self._outbox.add(StartTimer(Timer.DRIVER_LOOK, DRIVER_LOOK_SECONDS))
             if self._placement.slot is None:

@@ -1,4 +1,4 @@
-"""The savepoints that were asked of one job: at most one at a time, and what became of each. Decisions only; no I/O."""
+"""The savepoint requests of one job, at most one at a time, and their outcomes. Decisions only; no I/O."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sluice.runtime.jobmanager.views import SavepointRequest, SavepointState
 from sluice.runtime.messages import JobState
 
 MAX_REQUESTS = 20
-"""Latest requests that are remembered."""
+"""Most requests that are kept, the latest ones."""
 
 
 class SavepointRequests:
-    """The requests of one job, the latest last; times are epoch milliseconds.
+    """The requests of one job, the latest last. Times are in epoch milliseconds.
 
     Args:
-        requests: those of earlier attempts.
+        requests: the requests of earlier attempts.
     """
 
     def __init__(self, requests: tuple[SavepointRequest, ...] = ()) -> None:
@@ -26,26 +26,26 @@ class SavepointRequests:
 
     @property
     def current(self) -> SavepointRequest | None:
-        """The one that is being made."""
+        """The request in progress; None when there is none."""
         last = self.requests[-1] if self.requests else None
         return last if last is not None and last.state is SavepointState.IN_PROGRESS else None
 
     @property
     def stopped(self) -> bool:
-        """Whether the savepoint with which this attempt was to end is complete."""
+        """Whether the savepoint with which this attempt ends is complete."""
         return self.asked_to_stop and self.requests[-1].state is SavepointState.COMPLETED
 
     @property
     def stopping(self) -> bool:
-        """Whether the job is to end with it."""
+        """Whether the job ends with the savepoint in progress."""
         return self.current is not None and self.current.stop
 
     def add(self, savepoint_id: str, state: JobState, checkpoints: CheckpointsView, now: int, *, stop: bool) -> None:
-        """Begin one.
+        """Begin a savepoint.
 
         Raises:
-            SavepointFailed: the job does not run, or another one is being made.
-            NotStreaming: it has nothing to go on from.
+            SavepointFailed: the job does not run, has no checkpoint yet, or another savepoint is in progress.
+            NotStreaming: no streaming query with a name runs.
         """
         if state is not JobState.RUNNING:
             raise SavepointFailed(f"the job is {state}", "savepoints are taken of running jobs")
@@ -65,11 +65,11 @@ class SavepointRequests:
         self.asked_to_stop = self.asked_to_stop or stop
 
     def complete(self, savepoint: Savepoint) -> None:
-        """The savepoint is complete."""
+        """Note that the savepoint in progress is complete."""
         self._settle(SavepointState.COMPLETED, path=savepoint.path)
 
     def fail(self, error: str) -> None:
-        """The savepoint failed; does nothing when none is being taken."""
+        """Note that the savepoint in progress failed; does nothing when there is none."""
         self._settle(SavepointState.FAILED, error=error)
 
     def _settle(self, state: SavepointState, **what: str) -> None:

@@ -1,8 +1,8 @@
-"""The life of one attempt of a job as a pure state machine: events in, actions out, no I/O.
+"""One attempt of a job as a pure state machine: events in, actions out, no I/O.
 
-Each public method is an event: a call of the driver, a TaskManager or the Dispatcher, the outcome of an action, or a
-timer. What is to be done about it waits in :meth:`AttemptStateMachine.take_actions`, in order. The JobMaster
-(:mod:`sluice.runtime.jobmanager.attempt.job_master`) translates between this and the world.
+Each public method is an event: a call by the driver, a TaskManager or the Dispatcher, the outcome of an action, or a
+timer. :meth:`AttemptStateMachine.take_actions` returns the resulting actions in order. The JobMaster
+(:mod:`sluice.runtime.jobmanager.attempt.job_master`) carries them out.
 """
 
 from __future__ import annotations
@@ -56,23 +56,23 @@ from sluice.runtime.messages import (
 _LOG = logging.getLogger(__name__)
 
 CANCEL_MARGIN_SECONDS = 5.0
-"""A driver that was told to end gets its grace period and this, then it is killed."""
+"""A driver that was told to end is killed after its grace period and this margin."""
 KILL_GRACE_SECONDS = 2.0
-"""What a driver whose time is over gets between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL for a driver whose grace period is over."""
 DRIVER_EXIT_GRACE_SECONDS = 20.0
-"""How long a driver agent may live on after it has reported the end of its work."""
+"""How long a driver agent may run after it has reported the end of its work."""
 UNRECORDED_EXECUTORS = 100
-"""So many numbers of executors an earlier leader may have used without having written them down."""
+"""Numbers of executors to skip, because an earlier leader may have used them without recording them."""
 
 
 class AttemptStateMachine:
-    """One attempt of a job, from its beginning to the job's end or to the decision to try again.
+    """One attempt of a job, from its start to the end of the job or to the decision to restart it.
 
     Args:
-        before: the job, and what its earlier attempts have left.
-        executor_size: the slot that an executor of the job needs.
+        before: the record of the job, with the history of its earlier attempts.
+        executor_size: the size of the slot for an executor of the job.
         clock: epoch seconds.
-        resumption: it goes on under a new leader; None: it begins.
+        resumption: set when the attempt continues under a new leader; None when it begins.
     """
 
     def __init__(
@@ -134,27 +134,27 @@ class AttemptStateMachine:
     # --- what the JobMaster reads ---------------------------------------------------------------------------
 
     def take_actions(self) -> tuple[Action, ...]:
-        """What is to be done since the last call, in order."""
+        """The actions since the last call, in order."""
         return self._outbox.take()
 
     def record(self) -> JobRecord:
-        """All that is known of the job now; connections are those of earlier attempts until this one has ended."""
+        """The current record of the job. Until this attempt has ended, it has only connections of earlier attempts."""
         return self._status.record()
 
     def _shown(self) -> JobDetail | None:
         return None if self._status.state.terminal else self._status.detail()
 
     def check_current(self, number: int) -> None:
-        """Raise :class:`PeerRefused` unless ``number`` is this attempt, and its driver may go on."""
+        """Raise :class:`PeerRefused` unless ``number`` is this attempt, and its driver may continue."""
         if number != self.number or self._status.state.terminal or self.placement.given_up:
             raise PeerRefused(f"attempt {number} of job {self._status.job_id} is not the current one", "it must end")
 
     def check_driver(self, number: int, taskmanager: str) -> None:
-        """Raise :class:`DriverUnknown` unless ``taskmanager`` was told to launch driver ``number``, and it goes on."""
+        """Raise :class:`DriverUnknown` unless ``taskmanager`` was told to launch driver ``number``, which runs."""
         self._check_driver(number, taskmanager, goes_on=self._driver.phase in WITH_DRIVER)
 
     def check_driver_end(self, number: int, taskmanager: str) -> None:
-        """Raise :class:`DriverUnknown` unless ``taskmanager`` may say that the process of ``number`` has ended."""
+        """Raise :class:`DriverUnknown` unless ``taskmanager`` may report the end of the process of ``number``."""
         self._check_driver(number, taskmanager, goes_on=self._driver.phase in WITH_DRIVER or self._driver.ahead)
 
     def _check_driver(self, number: int, taskmanager: str, *, goes_on: bool) -> None:
@@ -163,7 +163,7 @@ class AttemptStateMachine:
             raise DriverUnknown(f"driver {number} of job {self._status.job_id} is not the current one, or has ended")
 
     def certified(self, leaf: x509.Certificate, taskmanager: str, box: Box | None) -> None:
-        """A process of the attempt got a certificate; ``box`` is what it is kept in there, None: nobody knows."""
+        """Note the certificate of a process of the attempt; ``box`` is its sandbox, None when unknown."""
         self._status.history.certified(
             str(certified_identity(leaf)),
             leaf,
@@ -176,9 +176,9 @@ class AttemptStateMachine:
     # --- the driver -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin: a checkpoint to go on from, a slot for the driver, its process; then it asks for executors.
+        """Begin the attempt: find a checkpoint to continue from, get a slot for the driver, and start it.
 
-        An attempt that is resumed waits for its driver instead.
+        A resumed attempt waits for its driver instead.
         """
         if self.reconciliation is not None:
             self.reconciliation.begin(self.submission.savepoint)
@@ -189,7 +189,7 @@ class AttemptStateMachine:
         self._outbox.add(RestoreCheckpoint(self.submission.savepoint))
 
     def checkpoint_restored(self, checkpoint: Checkpoint | None) -> None:
-        """The attempt goes on from ``checkpoint``; None: from the beginning."""
+        """Continue from ``checkpoint``, or from the beginning if it is None."""
         if self.reconciliation is not None:
             self.reconciliation.checkpoint_restored(checkpoint)
         if self._driver.phase is not Phase.RESTORING:
@@ -202,23 +202,23 @@ class AttemptStateMachine:
             self.placement.require()
 
     def driver_slot_offered(self, offer: SlotOffer) -> bool:
-        """A TaskManager offers a slot for the driver; False when it is not wanted (any more)."""
+        """Take an offered slot for the driver; False when it is not, or no longer, wanted."""
         if self.reconciliation is not None:
             return self.reconciliation.slot_held(offer)
         if self._driver.phase is not Phase.PLACING:
             return self._driver.phase in {Phase.STARTING, Phase.RUNNING} and self.placement.holds(offer.allocation_id)
         self._driver.phase = Phase.STARTING
         self.placement.take(offer)
-        self.executors.begin()  # so that they have slots when Spark is there to use them
+        self.executors.begin()  # so that slots are ready when Spark can use them
         return True
 
     def driver_absent(self, taskmanager: str) -> None:
-        """This TaskManager, on which the driver was under an earlier leader, does not have it."""
+        """Note that the TaskManager on which the driver was under an earlier leader does not have it."""
         if self.reconciliation is not None:
             self.reconciliation.driver_absent(taskmanager)
 
     def driver_gone(self, why: str) -> None:
-        """A driver that was waited for since an earlier leader does not run."""
+        """Note that an awaited driver of an earlier leader does not run."""
         if self.reconciliation is not None:
             self.reconciliation.driver_gone(why)
 
@@ -231,7 +231,7 @@ class AttemptStateMachine:
             self._outbox.add(StartDriver(self.placement.slot))
 
     def driver_started(self) -> None:
-        """The driver's process runs."""
+        """Note that the driver's process runs."""
         if self._driver.phase is not Phase.STARTING:
             return
         self._driver.phase = Phase.RUNNING
@@ -242,18 +242,18 @@ class AttemptStateMachine:
             self._outbox.add(StopDriver(self._settings.cancel_grace))
 
     def driver_not_started(self, error: str, *, permanent: bool) -> None:
-        """The driver's process cannot be started; ``permanent``: nor could that of a further attempt.
+        """Fail the attempt because the driver cannot be started; ``permanent``: a further attempt would fail too.
 
-        It may run all the same, where the answer was lost: then it may not register, and ends with its slot.
+        If only the answer was lost, the driver may run: then it may not register, and ends with its slot.
         """
         if self._driver.phase is Phase.RECONCILING:  # its checkpoint is lost
             self._driver.restart_useless = permanent
-            self.fail(f"the driver cannot go on: {error}")
+            self.fail(f"the driver cannot continue: {error}")
             return
         if self._driver.phase not in BEFORE_DRIVER:
             return
         self._driver.restart_useless = permanent
-        self.placement.given_up = self.placement.given_up or "it was given up while it was started"
+        self.placement.given_up = self.placement.given_up or "it was given up while it started"
         self.fail(f"the driver cannot be started: {error}")
         if self._driver.registered:  # it does run
             self._driver.phase = Phase.RUNNING
@@ -262,19 +262,19 @@ class AttemptStateMachine:
             self.driver_ended("it was never started")
 
     def slots_lost(self, allocation_ids: Collection[str], taskmanager: str) -> None:
-        """Slots are gone, and what ran in them; a driver may go on unseen until its lease is over."""
+        """Note that slots are gone, with the processes in them. A lost driver may run until its lease is over."""
         if self.placement.is_among(allocation_ids) and not self.placement.given_up:
             self._driver_lost(f"TaskManager {taskmanager}, on which the driver ran, is lost")
         self.executors.slots_lost(allocation_ids, taskmanager)
 
     def _driver_lost(self, why: str) -> None:
         if self._driver.phase is Phase.RECONCILING:
-            self.placement.slot = None  # its TaskManager may come back with it
+            self.placement.slot = None  # its TaskManager may come back with the driver
         if self._driver.phase not in {Phase.STARTING, Phase.RUNNING}:
             return  # it has ended
         self.placement.given_up = why
         self._driver.lost = self._status.state not in ENDING
-        if self._driver.result is not None:  # it had nothing left to do but to end
+        if self._driver.result is not None:  # its work was done
             self.driver_ended(why)
             return
         self.fail(why)
@@ -282,23 +282,23 @@ class AttemptStateMachine:
             self._await_lost_driver()
 
     def _await_lost_driver(self) -> None:
-        """One that never registered has no work, and gets none."""
+        """Wait for the end of a lost driver's lease. A driver that never registered has no work: do not wait for it."""
         seconds = self._settings.lease + LEASE_MARGIN_SECONDS if self._driver.registered else 0.0
         self._outbox.add(StartTimer(Timer.DRIVER_GONE, seconds))
 
     def check_registration(self, number: int, running: RunningDriver | None) -> None:
-        """Raise unless the driver of attempt ``number``, which says what it is ``running``, may register now.
+        """Check that the driver of attempt ``number``, which reports ``running``, may register now.
 
         Raises:
-            PeerRefused: it must end.
-            NotReconciled: it is to ask again.
+            PeerRefused: the driver must end.
+            NotReconciled: the driver must retry later.
         """
         self.check_current(number)
         if self.reconciliation is not None:
             self.reconciliation.check_registration(running)
 
     def driver_registered(self, number: int, running: RunningDriver | None = None) -> None:
-        """The driver of attempt ``number`` wants its work, or goes on with it; raises as ``check_registration``."""
+        """Register the driver of attempt ``number``, new or continuing; raises as ``check_registration``."""
         self.check_registration(number, running)
         self._driver.registered = True
         if (
@@ -312,9 +312,9 @@ class AttemptStateMachine:
         self._outbox.publish()
 
     def driver_succeeded(self) -> None:
-        """The driver has done its work, and its process ends yet: that concludes the attempt of a job that runs.
+        """Conclude the attempt of a running job: the driver has done its work, and its process is still ending.
 
-        Not of one that stops with a savepoint, which is taken of what the process leaves.
+        A job that stops with a savepoint waits for the end of the process, because the savepoint is taken after it.
         """
         runs = self._driver.phase is Phase.RUNNING and self._status.state is JobState.RUNNING
         if runs and self._driver.result is None and not self._status.savepoints.asked_to_stop:
@@ -322,7 +322,7 @@ class AttemptStateMachine:
             self.driver_ended("it has done its work")
 
     def driver_finished(self, result: DriverExit) -> None:
-        """The driver reports the end of its work; its process is to follow. Raises :class:`NotReconciled`."""
+        """Note the driver's result; its process must end soon. Raises :class:`NotReconciled`."""
         if self._driver.phase is Phase.RECONCILING:
             raise NotReconciled("this driver has not registered yet", "register first")
         if self._driver.result is None:
@@ -331,11 +331,11 @@ class AttemptStateMachine:
 
     @property
     def driver_ends_within(self) -> float:
-        """How many seconds the process of a driver may take to end whose attempt is concluded; 0: it has ended."""
+        """Seconds that the driver's process may take to end after the attempt was concluded; 0 when it has ended."""
         return self._settings.cancel_grace + CANCEL_MARGIN_SECONDS if self._driver.ahead else 0.0
 
     def driver_ended(self, process_end: str) -> None:
-        """The driver's process has ended, will do so by itself, or was never started."""
+        """Settle the attempt: the driver's process has ended, will end by itself, or was never started."""
         if self._driver.phase not in BEFORE_DRIVER | WITH_DRIVER:
             return
         self._driver.phase, self._driver.process_end = Phase.SETTLING, process_end
@@ -347,12 +347,12 @@ class AttemptStateMachine:
         if self._status.state.terminal:
             raise JobAlreadyTerminal(f"job {self._status.job_id} is {self._status.state}")
         if self._status.state in {JobState.CANCELLING, JobState.RESTARTING}:
-            return  # the Dispatcher has noted it, and starts no further attempt
+            return  # the Dispatcher has recorded it, and starts no further attempt
         self._status.enter(JobState.CANCELLING)
         self._end_driver()
 
     def fail(self, error: str, traceback: str = "") -> None:
-        """The attempt must end because of ``error``; nothing when it ends already."""
+        """Fail the attempt because of ``error``; does nothing when it is ending already."""
         if not self._status.lifecycle.may(JobState.FAILING) or self._status.state is JobState.RESTARTING:
             return
         _LOG.warning("job %s fails: %s", self._status.job_id, error)
@@ -361,7 +361,7 @@ class AttemptStateMachine:
         self._end_driver()
 
     def suspend(self) -> None:
-        """The JobManager stops or does not lead any more; the next leader goes on with the job."""
+        """Suspend the job: the JobManager stops, or is no longer the leader. The next leader continues the job."""
         self._driver.phase = Phase.OVER
         if self._status.lifecycle.may(JobState.SUSPENDED):
             self._status.enter(JobState.SUSPENDED)
@@ -369,23 +369,23 @@ class AttemptStateMachine:
     # --- progress -----------------------------------------------------------------------------------------------
 
     def progress_reported(self, progress: JobProgress) -> None:
-        """Counters of Spark, for display."""
+        """Update Spark's counters, for display."""
         self._status.progress = progress
         self._outbox.publish()
 
     def stages_reported(self, stages: StageTable) -> None:
-        """Spark's stages, for display."""
+        """Update Spark's stages, for display."""
         self._status.stages = stages
 
     def task_failed(self, failure: TaskFailure) -> None:
-        """A task failed; Spark tries it again or fails the job."""
+        """Note a failed task; Spark retries it, or fails the job."""
         task = f"task {failure.partition} of stage {failure.stage}, try {failure.attempt}"
         self._status.note(failure.error, failure.traceback, task=task, executor=failure.executor_id)
 
     # --- time ---------------------------------------------------------------------------------------------------
 
     def timer_fired(self, timer: Timer, executor_ids: Iterable[int] = ()) -> None:
-        """The time of a :class:`StartTimer` is over."""
+        """Handle a timer that has fired."""
         match timer:
             case Timer.STREAMING_STOPPED:
                 self.streaming.stop_due()
@@ -422,10 +422,10 @@ class AttemptStateMachine:
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _end_driver(self) -> None:
-        """Ask the driver to end, and see to it that it does."""
+        """Ask the driver to end, and set a timer that kills it if it does not."""
         if self._driver.phase is Phase.PLACING:
             self.driver_ended("it was never started")
-        elif self._driver.phase is Phase.RUNNING:  # one that is being started is ended as soon as it runs
+        elif self._driver.phase is Phase.RUNNING:  # a driver that is starting is ended as soon as it runs
             grace = self._settings.cancel_grace
             self._outbox.add(EndDriver(grace), StartTimer(Timer.DRIVER_EXIT, grace + CANCEL_MARGIN_SECONDS))
 

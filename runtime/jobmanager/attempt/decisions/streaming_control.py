@@ -1,4 +1,4 @@
-"""Streaming queries of an attempt: their checkpoints, and savepoints of the job. Decisions only; no I/O."""
+"""Checkpoints of an attempt's streaming queries, and savepoints of the job. Decisions only; no I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.runtime.jobmanager.attempt.decisions.job_status import JobStatus
 from sluice.runtime.messages import JobState, StreamingState
 
 STOP_STREAMING_SECONDS = 30.0
-"""How long a pipeline may go on after its streaming queries were stopped for a savepoint."""
+"""How long a pipeline may run after its streaming queries were stopped for a savepoint."""
 
 
 class StreamingControl:
@@ -26,12 +26,12 @@ class StreamingControl:
 
     Args:
         cancel_grace: seconds that a query gets to finish its batch.
-        fail: ends the attempt for a reason.
+        fail: fails the attempt for a reason.
         end_driver: asks the driver to end.
-        savepoint_over: told when a savepoint is complete, or failed.
+        savepoint_over: called when a savepoint is complete, or failed.
 
     Attributes:
-        pipeline_stopped: the pipeline was ended because its queries had ended, for a savepoint.
+        pipeline_stopped: whether the pipeline was ended after its queries were stopped for a savepoint.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class StreamingControl:
         self.pipeline_stopped = False
 
     def reported(self, state: StreamingState) -> None:
-        """A batch was committed, or a streaming query began or ended."""
+        """Update the checkpoints: a batch was committed, or a streaming query began or ended."""
         completed = self._status.checkpoints.update(state, self._status.now_ms)
         if completed is not None:
             self._outbox.add(RecordCheckpoint(completed))
         for query_id in self._status.checkpoints.unnamed():
             self._status.note(
-                f"the streaming query {query_id} has no name: a later attempt begins it anew; name it with queryName()"
+                f"the streaming query {query_id} has no name: a later attempt starts it over; name it with queryName()"
             )
         if self._status.checkpoints.problem:
             self._driver.restart_useless = True
@@ -69,7 +69,7 @@ class StreamingControl:
         self._outbox.publish()
 
     def savepoint_requested(self, savepoint_id: str, *, stop: bool) -> None:
-        """Take a savepoint, and with ``stop`` end the job with it.
+        """Take a savepoint; with ``stop``, the job ends with it.
 
         Raises:
             SavepointFailed: the job does not run, has no checkpoint yet, or another one is being taken.
@@ -84,17 +84,17 @@ class StreamingControl:
             self.take_savepoint()
 
     def not_stopped(self, error: str) -> None:
-        """The driver could not be told to stop its streaming queries."""
+        """Fail the savepoint: the driver could not be told to stop its streaming queries."""
         self._status.savepoints.fail(f"the driver could not be told to stop: {error}")
 
     def stop_due(self) -> None:
-        """The pipeline has had its time after its queries were stopped, and has nothing to go on with."""
+        """End a pipeline that still runs after its queries were stopped: it has nothing left to do."""
         if self._status.savepoints.stopping and self._status.state is JobState.RUNNING:
             self.pipeline_stopped = True
             self._end_driver()
 
     def take_savepoint(self) -> bool:
-        """Have the savepoint that was asked for taken; False: none was, or there is no checkpoint."""
+        """Take the requested savepoint; False when none is requested, or there is no checkpoint."""
         request, checkpoint = self._status.savepoints.current, self._status.checkpoints.view.latest
         if request is None or checkpoint is None:
             return False
@@ -102,11 +102,11 @@ class StreamingControl:
         return True
 
     def savepoint_taken(self, savepoint: Savepoint) -> None:
-        """A savepoint is complete."""
+        """Note that a savepoint is complete."""
         self._status.savepoints.complete(savepoint)
         self._savepoint_over()
 
     def savepoint_failed(self, error: str) -> None:
-        """A savepoint could not be taken."""
+        """Note that a savepoint could not be taken."""
         self._status.savepoints.fail(error)
         self._savepoint_over()

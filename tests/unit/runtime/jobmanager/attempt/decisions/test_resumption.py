@@ -128,7 +128,7 @@ def test_begins_by_waiting_for_its_driver() -> None:
         actions.RequireSlots(()),  # nothing, but so it hears of lost slots
     ]
     assert job.do(job.executors.slots_required, "") == []
-    assert "tm-1 is waited for, at most 25 s" in job.machine.record().detail.pending_reason
+    assert "its driver on tm-1, at most 25 s" in job.machine.record().detail.pending_reason
     assert job.shown() == {1: "EXITED", 3: "RUNNING", 4: "RUNNING"}
 
 
