@@ -1,4 +1,4 @@
-"""One attempt of a job: the JobMaster, its driver, its executors, its checkpoints."""
+"""One attempt of a job: the JobMaster, with its driver, executors and checkpoints."""
 
 import lazy_loader
 

@@ -47,18 +47,18 @@ AUTH_SECRET_BYTES = 32
 
 
 class Event(Protocol):
-    """Tells the state machine of an event, on the endpoint's main thread, and carries out what follows."""
+    """Passes an event to the state machine, on the endpoint's main thread, and carries out the resulting actions."""
 
     def __call__(self, event: Callable[..., object], *args: Any, **kwargs: Any) -> object:  # noqa: ANN401  # passed on
         ...
 
 
 class ActionRunner:
-    """The attempt's connections to the world.
+    """Carries out the actions of one attempt.
 
     Args:
-        endpoint: on whose main thread outcomes are reported.
-        event: tells it of outcomes.
+        endpoint: the endpoint of the attempt; outcomes are reported on its main thread.
+        event: passes outcomes to the state machine.
     """
 
     def __init__(
@@ -110,20 +110,20 @@ class ActionRunner:
         return None if self._agent_peer is None or self._agent_peer.closed else self._agent
 
     def agent_registered(self, peer: RemotePeer, agent: DriverGateway) -> None:
-        """Remember the driver's agent, which has registered for the first time or again."""
+        """Remember the driver's agent, which has just registered, for the first time or again."""
         self._agent_peer, self._agent = peer, agent
 
     def driver_process_ended(self, how: str) -> None:
-        """The driver's TaskManager says that it has ended."""
+        """Note that the driver's TaskManager has reported the end of its process."""
         self._driver.process_ended(how)
 
     async def close(self) -> None:
-        """Write down what is left. The next leader takes a running driver over, or it ends with its lease (ADR 103)."""
+        """Write pending checkpoints. The next leader takes over a running driver, or its lease ends it (ADR 103)."""
         self._shuffle.close()
         await self._recorder.flush()
 
     def log(self, what: str) -> Callable[[BaseException], None]:
-        """A handler for calls whose failure changes nothing: it logs the failure, and reports errors of our own."""
+        """A handler for calls whose failure has no effect: it logs the failure, and reports internal errors."""
 
         def log(error: BaseException) -> None:
             if isinstance(error, SluiceError):
@@ -134,15 +134,15 @@ class ActionRunner:
         return log
 
     def run(self, action: actions.Action) -> None:
-        """Begin ``action``; its outcome becomes an event."""
+        """Start ``action``; its outcome becomes an event."""
         match action:
             case actions.StartTimer(timer, seconds, executor_ids):
                 self._endpoint.call_later(seconds, self._event, self._machine.timer_fired, timer, executor_ids)
             case actions.PublishDetail(detail):
-                self._hand_off(self._services.dispatcher.job_updated(detail), failed=self.log("publishing"))
+                self._hand_off(self._services.dispatcher.job_updated(detail), failed=self.log("publishing its state"))
             case actions.KeepHistory(history):
                 kept = self._services.dispatcher.job_history(self.job_id, history)
-                self._hand_off(kept, failed=self.log("telling the history"))
+                self._hand_off(kept, failed=self.log("storing the history"))
             case actions.StartDriver() | actions.EndDriver() | actions.StopDriver() | actions.StopStreaming():
                 self._to_driver(action)
             case actions.AdoptDriver() | actions.LookForDriver() | actions.JobSettled():
@@ -180,7 +180,7 @@ class ActionRunner:
                 )
 
     async def _start_driver(self, slot: SlotOffer, taskmanager: TaskExecutorGateway) -> None:
-        """Start the driver once its place is durable: the next leader looks for it there, and starts no other one."""
+        """Start the driver once its place is durable, so that the next leader finds it and starts no second one."""
         await self.secrets.check(slot.taskmanager)
         await self.end.repeated(lambda: self._services.dispatcher.driver_placed(self.job_id, slot.taskmanager))
         await self._driver.start(slot, taskmanager, self.span.traceparent)
@@ -193,11 +193,11 @@ class ActionRunner:
                 self._look_for_driver(taskmanager)
             case actions.JobSettled():
                 settled = self._services.resource_manager.settled(self.job_id)
-                self._hand_off(settled, failed=self.log("saying that it is settled"))
+                self._hand_off(settled, failed=self.log("reporting that no more held slots are expected"))
 
     def _adopt(self, slot: SlotOffer, running: RunningDriver | None) -> None:
         """Take over the driver that runs in this slot."""
-        _LOG.info("job %s: its driver on %s goes on under this leader", self.job_id, slot.taskmanager)
+        _LOG.info("job %s: this leader has taken over its driver on %s", self.job_id, slot.taskmanager)
         if running is not None:
             self.spark_auth_secret = running.spark_auth_secret
             self._shuffle.resume(self._machine.number, running)
@@ -231,17 +231,17 @@ class ActionRunner:
             self._hand_off(self._driver.stop(grace), failed=self.log("ending the driver"))
 
     def _to_agent(self, action: actions.ReportExecutorExit | actions.DecommissionExecutors) -> None:
-        """Tell the driver's agent, if it can be reached: Spark then notices by itself."""
+        """Tell the driver's agent; if it cannot be reached, Spark notices by itself."""
         agent = self.agent
         if agent is None:
             return
         match action:
             case actions.ReportExecutorExit(exit_report):
-                self._hand_off(agent.executor_exited(exit_report), failed=self.log("telling the driver"))
+                self._hand_off(agent.executor_exited(exit_report), failed=self.log("reporting an executor's end"))
             case actions.DecommissionExecutors(executor_ids, reason):
-                _LOG.info("job %s: executors %s are moved away: %s", self.job_id, executor_ids, reason)
+                _LOG.info("job %s: executors %s are decommissioned: %s", self.job_id, executor_ids, reason)
                 told = agent.decommission_executors(executor_ids, reason)
-                self._hand_off(told, failed=self.log("decommissioning"))
+                self._hand_off(told, failed=self.log("decommissioning executors"))
 
     def _launch(self, action: actions.LaunchExecutor) -> None:
         gateway = self.taskmanagers[action.slot.taskmanager]  # known since it offered the slot
@@ -271,11 +271,11 @@ class ActionRunner:
                 given = await self.secrets.for_executor(action.executor_id, action.slot.taskmanager)
             await gateway.launch_executor(msgspec.structs.replace(launch, secrets=given))
             if action.gives_way:
-                with contextlib.suppress(RpcError):  # a TaskManager of the release before has no such method
+                with contextlib.suppress(RpcError):  # a TaskManager of the previous release has no such method
                     await gateway.give_way(self.job_id, action.executor_id)
 
         def failed(error: BaseException) -> None:
-            if isinstance(error, SecretError):  # another try would end as this one
+            if isinstance(error, SecretError):  # a retry would fail the same way
                 self._event(self._machine.fail, f"executor {action.executor_id} cannot be started: {error}")
             unreachable = isinstance(error, PeerUnreachable)
             self._event(
@@ -376,7 +376,7 @@ class ActionRunner:
         )
 
         def taken(savepoint: Savepoint) -> None:
-            _LOG.info("job %s: %s has %d bytes", self.job_id, savepoint.id, savepoint.size)
+            _LOG.info("job %s: %s is complete, with %d bytes", self.job_id, savepoint.id, savepoint.size)
             self._event(self._machine.streaming.savepoint_taken, savepoint)
 
         def failed(error: BaseException) -> None:
@@ -389,16 +389,16 @@ class ActionRunner:
         self._hand_off(self._recorder.take_savepoint(action.request.id, description), then=taken, failed=failed)
 
     def _records_lost(self, error: BaseException) -> None:
-        """The records of the attempt could not be collected; it ends without them."""
+        """End the attempt without its records, which could not be collected."""
         _LOG.error("job %s: its last records are lost: %s", self.job_id, type(error).__name__, exc_info=error)
         self._event(self._machine.conclusion.records_lost)
 
     def _restart_undecided(self, error: BaseException) -> None:
-        """End without another attempt, because the Dispatcher does not answer; another leader may decide otherwise."""
+        """End the job without another attempt: the Dispatcher gave no answer. Another leader may decide otherwise."""
         if isinstance(error, LeadershipLost | EndpointStopped | EndpointNotFound):
             _LOG.info("job %s is left to the next leader: %s", self.job_id, error)
             return
-        _LOG.error("job %s: it was not decided whether it is restarted: %s", self.job_id, error)
+        _LOG.error("job %s: the Dispatcher did not decide whether to restart it: %s", self.job_id, error)
         self._event(self._machine.conclusion.restart_decided, None)
 
     def _end_span(self, record: JobRecord) -> None:

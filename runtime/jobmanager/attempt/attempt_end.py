@@ -1,4 +1,4 @@
-"""The end of an attempt at the world: its last records, its slots, and the decision about another attempt."""
+"""Ends an attempt: collects its last records, gives its slots back, and reports to the Dispatcher."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 COLLECT_TIMEOUT_SECONDS = 5.0
-"""How long to wait for TaskManagers that give evidence of an ended job, or that release it."""
+"""How long to wait for TaskManagers to give evidence of an ended job, or to release it."""
 RETRY_SECONDS = 1.0
-"""Pause before a busy Dispatcher or ResourceManager is told something again."""
+"""Pause before a call to a busy Dispatcher or ResourceManager is repeated."""
 
 
 class AttemptEnd:
-    """Collects what an attempt leaves behind, gives its slots back, and tells the Dispatcher.
+    """Collects the records of an attempt, gives its slots back, and reports its end to the Dispatcher.
 
     Args:
         taskmanagers: those that have offered slots, by name; the attempt adds to them.
-        driver_ends_within: the seconds in which the driver should end by itself; 0: it is not waited for.
+        driver_ends_within: the seconds to wait for the driver to end by itself; 0: no wait.
     """
 
     def __init__(
@@ -52,23 +52,24 @@ class AttemptEnd:
         self._shuffle = shuffle
 
     async def collect_connections(self) -> Evidence:
-        """Mutual TLS connections of the job's driver and executors, of those who answer in time."""
+        """Mutual TLS connections of the job's driver and executors, from the TaskManagers that answer in time."""
         answers = await self._ask_taskmanagers(lambda gateway: gateway.connections(self._job_id))
         return merge(from_log(self._services.connections, self._job_id), *answers)
 
     async def collect_records(self) -> tuple[Evidence, tuple[ExecutorExcess, ...], Evidence]:
-        """What the TaskManagers know of the attempt, of those who answer in time; the last is what we saw ourselves."""
+        """The evidence and excesses from the TaskManagers that answer in time, and the evidence that was seen here."""
         asked = self._ask_taskmanagers(lambda gateway: gateway.excesses(self._job_id))
         evidence, answers = await asyncio.gather(self.collect_connections(), asked)
         seen = from_log(self._services.connections, self._job_id)
         return evidence, tuple(each for answer in answers for each in answer), seen
 
     async def hand_over(self, record: JobRecord, delay: float) -> None:
+        """Give slots back, then have the Dispatcher begin the next attempt after ``delay`` seconds."""
         await self._give_back()
         await self.repeated(lambda: self._services.dispatcher.job_restarting(record, delay))
 
     async def end_job(self, record: JobRecord) -> None:
-        """Give slots back without waiting until the result is durable: the storage may be away for long."""
+        """Give slots back without waiting for a durable result: the storage may be unavailable for long."""
         telling = asyncio.ensure_future(self.repeated(lambda: self._services.dispatcher.job_ended(record)))
         try:
             await self._give_back()
@@ -79,7 +80,7 @@ class AttemptEnd:
         await self.repeated(lambda: self._services.dispatcher.job_released(self._job_id))
 
     async def _give_back(self) -> None:
-        """Give slots back when the driver's process has ended; if it takes too long, it ends with its slot."""
+        """Give slots back after the driver's process has ended; if that takes too long, it is killed with its slot."""
         if self._driver.running and (seconds := self._driver_ends_within()):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -91,15 +92,15 @@ class AttemptEnd:
             _LOG.warning("job %s: its slots could not be given back: %s", self._job_id, error)
 
     async def repeated(self, tell: Callable[[], Awaitable[_T]]) -> _T:
-        """Call ``tell`` until the other side is not busy, as long as this process leads; return the answer."""
+        """Repeat ``tell`` while the other side is busy and this process leads; returns the answer."""
         while True:
             try:
                 return await tell()
             except (MailboxFull, RpcTimeout) as error:
-                _LOG.warning("job %s: telling it again: %s", self._job_id, error)
+                _LOG.warning("job %s: repeating a call: %s", self._job_id, error)
             await asyncio.sleep(RETRY_SECONDS)
             self._services.check_leadership()
 
     async def _ask_taskmanagers(self, ask: Callable[[TaskExecutorGateway], Coroutine[Any, Any, _T]]) -> list[_T]:
-        """The answers of all TaskManagers of this job that give one in time."""
+        """The answers of the TaskManagers of this job that answer in time."""
         return await in_time(COLLECT_TIMEOUT_SECONDS, *(ask(gateway) for gateway in self._taskmanagers.values()))

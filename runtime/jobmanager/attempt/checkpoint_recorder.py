@@ -1,4 +1,4 @@
-"""Writes the completed checkpoints of one attempt to the HA metadata, and restores the last one before it begins."""
+"""Writes the completed checkpoints of an attempt to the HA metadata, and restores the last one before it begins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sluice.runtime.jobmanager.store import CheckpointStore
 _LOG = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
-"""Between tries while the HA storage is away."""
+"""Pause between retries while the HA storage is unavailable."""
 LAST_WRITE_SECONDS = 5.0
 """How long the end of an attempt, or of the JobManager, waits for the last checkpoint to be written."""
 
@@ -32,8 +32,8 @@ LAST_WRITE_SECONDS = 5.0
 class CheckpointRecorder:
     """The checkpoints of one job in the HA metadata.
 
-    Checkpoints that are completed while one is being written are written as one, the latest: it has all that the
-    earlier ones had.
+    Of the checkpoints completed while another is being written, only the latest is written: it includes the earlier
+    ones.
     """
 
     def __init__(self, job_id: str, store: CheckpointStore, places: CheckpointPlaces) -> None:
@@ -48,16 +48,16 @@ class CheckpointRecorder:
 
     @property
     def location(self) -> str:
-        """What Spark is told."""
+        """The location of the job's checkpoints, as Spark gets it."""
         return self._directory.location(self._job_id)
 
     async def restore(self, savepoint: str) -> Checkpoint | None:
-        """The checkpoint that the attempt goes on from: the last one, else that of ``savepoint``, if any.
+        """The checkpoint from which the attempt continues: the last one, else that of ``savepoint``, if any.
 
         Raises:
-            CheckpointLost: it is not, and the output would be written twice.
-            SavepointNotFound: the savepoint is not there any more.
-            StorageUnavailable, CheckpointsUnavailable: nobody can tell at the moment.
+            CheckpointLost: batches of the checkpoint are missing, and output would be written twice.
+            SavepointNotFound: the savepoint does not exist any more.
+            StorageUnavailable, CheckpointsUnavailable: the storage cannot be read at the moment.
         """
         latest = await self._store.latest(self._job_id)
         if latest is not None:
@@ -73,39 +73,39 @@ class CheckpointRecorder:
         missing = missing_batches(restored, committed)
         if missing:
             raise CheckpointLost(missing, f"restore {self.location}, or submit the job again from a savepoint")
-        _LOG.info("job %s goes on from checkpoint %d", self._job_id, restored.number)
+        _LOG.info("job %s continues from checkpoint %d", self._job_id, restored.number)
         return restored
 
     async def take_savepoint(self, savepoint_id: str, description: Savepoint) -> Savepoint:
-        """Copy the checkpoint; raises ``SavepointFailed`` or ``CheckpointsUnavailable``."""
+        """Copy the checkpoint to a savepoint; raises ``SavepointFailed`` or ``CheckpointsUnavailable``."""
         return await asyncio.to_thread(self._savepoints.take, savepoint_id, description)
 
     def add(self, checkpoint: Checkpoint) -> bool:
-        """Queue a checkpoint; True: nothing is being written, so call :meth:`record` outside of the main thread."""
+        """Queue a checkpoint. True when no write is in progress: then call :meth:`record` off the main thread."""
         self._pending = checkpoint
         return self._idle.is_set()
 
     async def record(self) -> None:
-        """Write what is to be written; raises what the stores raise, but goes on while the storage is away."""
+        """Write queued checkpoints. Retries while the storage is unavailable; raises all other errors of the stores."""
         self._idle.clear()
         try:
             while self._pending is not None:
                 try:
                     await self._write()
                 except StorageUnavailable as error:
-                    _LOG.warning("a checkpoint of job %s waits: %s", self._job_id, error)
+                    _LOG.warning("a checkpoint of job %s cannot be written yet: %s", self._job_id, error)
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
             self._idle.set()
 
     async def flush(self) -> None:
-        """The JobManager stops: wait for what is being written, and write what is left, once, if it still may."""
-        with contextlib.suppress(SluiceError, TimeoutError):  # written already, no storage, or another leader
+        """Write the queued checkpoint once when the JobManager stops, after the write in progress."""
+        with contextlib.suppress(SluiceError, TimeoutError):  # already written, no storage, or another leader
             async with asyncio.timeout(LAST_WRITE_SECONDS):
                 await self._write()
 
     async def _write(self) -> None:
-        """Write what is pending; it stays so when there is no storage, and when this is cancelled."""
+        """Write the pending checkpoint. It stays pending when the storage is unavailable, or this is cancelled."""
         async with self._writing:
             checkpoint, self._pending = self._pending, None
             if checkpoint is None:
@@ -117,8 +117,8 @@ class CheckpointRecorder:
                 raise
 
     async def settle(self) -> None:
-        """Wait for the last checkpoint to be written, but not for ever."""
+        """Wait for the last checkpoint to be written, for a limited time."""
         try:
             await asyncio.wait_for(self._idle.wait(), LAST_WRITE_SECONDS)
         except TimeoutError:
-            _LOG.warning("the last checkpoint of job %s is not written", self._job_id)
+            _LOG.warning("the last checkpoint of job %s was not written in time", self._job_id)

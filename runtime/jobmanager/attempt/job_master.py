@@ -1,9 +1,9 @@
 """The JobMaster: the endpoint of one attempt of a job.
 
-It translates between the world and the attempt's state machine (:mod:`sluice.runtime.jobmanager.attempt.decisions`):
-calls, timers and the ends of processes become events, and the actions that these cause are carried out. It decides
-nothing itself. Its fencing token lives as long as the attempt, so that nothing of an earlier attempt reaches a later
-one (ADR 39).
+It connects the attempt's state machine (:mod:`sluice.runtime.jobmanager.attempt.decisions`) with the rest of the
+cluster: calls, timers and ended processes become events, and the resulting actions are carried out. It decides nothing
+itself. Its fencing token is valid for the whole attempt, so no message of an earlier attempt reaches a later one
+(ADR 39).
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ _T = TypeVar("_T")
 
 
 class JobMaster(PermanentlyFencedRpcEndpoint):
-    """One attempt of a job, from its beginning to the job's end or to the decision to try again.
+    """One attempt of a job, from its start to the end of the job or to the decision to restart it.
 
     Args:
-        before: the job, and what its earlier attempts have left.
-        token: its fencing token, the same under each leader.
-        resumption: it has begun under an earlier leader, and its driver may run; None: it begins.
+        before: the record of the job, with the history of its earlier attempts.
+        token: the fencing token of the attempt, the same under each leader.
+        resumption: set when the attempt began under an earlier leader and its driver may still run.
     """
 
     def __init__(
@@ -104,20 +104,20 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._event(self._machine.begin)
 
     async def on_stop(self) -> None:
-        """The JobManager stops, or the attempt is over: nothing of it stays behind in this process."""
+        """Stop when the JobManager stops or the attempt is over; nothing of the attempt remains in this process."""
         self._machine.suspend()
         await self._runner.close()
 
     def on_failure(self, error: BaseException) -> None:
-        """An error of its own leaves nobody to do what was to be done: better the job fails than waits for ever."""
+        """Fail the job on an internal error: otherwise a lost action could make it wait for ever."""
         super().on_failure(error)
-        if not isinstance(error, SluiceError):  # else a call failed, as calls do, and heartbeats or retries follow
+        if not isinstance(error, SluiceError):  # a failed call is handled by heartbeats or retries
             self._event(self._machine.fail, f"internal error of its JobMaster: {type(error).__name__}")
 
     # --- events -------------------------------------------------------------------------------------------------
 
     def _event(self, event: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Tell the state machine, and carry out what follows."""
+        """Pass an event to the state machine, and carry out the resulting actions."""
         try:
             return event(*args, **kwargs)
         finally:
@@ -125,14 +125,14 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
                 self._runner.run(action)
 
     async def register_driver(self, attempt: int, pid: int, running: RunningDriver | None) -> DriverAssignment:
-        """The driver process is up and wants its work, or goes on with it.
+        """Register the driver process, which is new, or continues its work under a new leader.
 
-        Raises ``PeerRefused`` unless it is of this attempt, and ``NotReconciled`` when it is to ask again.
+        Raises ``PeerRefused`` unless it belongs to this attempt, and ``NotReconciled`` when it must retry later.
         """
         self._services.check_leadership()
         peer = self.caller.peer
         if peer is None:
-            raise PeerRefused(f"the driver of job {self.job_id} is in another process", "it registers over RPC")
+            raise PeerRefused(f"the driver of job {self.job_id} is in another process", "drivers register over RPC")
         self._machine.check_registration(attempt, running)
         again = "again" if running is not None else "for the first time"
         _LOG.info("job %s: driver attempt %d registered %s, pid %d", self.job_id, attempt, again, pid)
@@ -161,12 +161,12 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         )
 
     async def driver_secrets(self, attempt: int) -> tuple[GivenSecret, ...]:
-        """The secrets of the job for its driver; raises ``PeerRefused`` unless it is of this attempt."""
+        """The secrets of the job for its driver; raises ``PeerRefused`` unless the driver belongs to this attempt."""
         self._services.check_leadership()
         self._machine.check_current(attempt)
         slot = self._machine.placement.slot
         if slot is None:
-            raise PeerRefused(f"the driver of job {self.job_id} has no slot", "it must end")
+            raise PeerRefused(f"the driver of job {self.job_id} has no slot", "the driver must end")
 
         async def give() -> tuple[GivenSecret, ...]:
             try:
@@ -178,56 +178,56 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         return self.deferred(give())
 
     async def renew_lease(self, attempt: int) -> None:
-        """The driver may go on; raises ``LeadershipLost`` or ``PeerRefused`` when it must end."""
+        """Renew the lease of the driver; raises ``LeadershipLost`` or ``PeerRefused`` when the driver must end."""
         self._services.check_leadership()
         self._machine.check_current(attempt)
 
     async def spark_started(self, registration: SparkRegistration) -> None:
-        """The SparkContext is up; executors may be launched."""
+        """Note that the SparkContext is up: executors may be launched."""
         over = self._shuffle.begin(self._number, registration.app_id)
         if over is not None:
             self.hand_off(over)
         self._event(self._machine.executors.spark_started, registration)
 
     async def set_executor_targets(self, targets: ExecutorTargets) -> None:
-        """State how many executors Spark wants from now on."""
+        """Set how many executors Spark wants."""
         self._event(self._machine.executors.set_executor_targets, targets)
 
     async def kill_executors(self, executor_ids: tuple[int, ...]) -> None:
-        """Spark gives these executors up."""
+        """End executors that Spark no longer wants."""
         self._event(self._machine.executors.kill_executors, executor_ids)
 
     async def report_progress(self, progress: JobProgress) -> None:
-        """Counters for display; the latest wins."""
+        """Update the counters for display."""
         self._event(self._machine.progress_reported, progress)
 
     async def report_stages(self, stages: StageTable) -> None:
-        """Spark's stages for display; the latest wins."""
+        """Update Spark's stages for display."""
         self._event(self._machine.stages_reported, stages)
 
     async def report_task_failure(self, failure: TaskFailure) -> None:
-        """A task failed."""
+        """Note that a task failed."""
         self._event(self._machine.task_failed, failure)
 
     async def report_streaming(self, state: StreamingState) -> None:
-        """A batch was committed, or a streaming query began or ended."""
+        """Note that a batch was committed, or a streaming query began or ended."""
         self._event(self._machine.streaming.reported, state)
 
     async def driver_succeeded(self) -> None:
-        """The pipeline has succeeded, and its JVM still ends."""
+        """Note that the pipeline has succeeded; its JVM is still ending."""
         self._event(self._machine.driver_succeeded)
 
     async def driver_finished(self, result: DriverExit) -> None:
-        """The pipeline has ended and its JVM with it."""
+        """Note that the pipeline and its JVM have ended."""
         self._event(self._machine.driver_finished, result)
 
     async def executor_listens(self, executor_id: int, ports: tuple[int, ...]) -> None:
-        """An executor listens on these ports; raises ``ExecutorUnknown`` unless it was launched on the caller."""
+        """Note the ports of an executor; raises ``ExecutorUnknown`` unless it was launched on the caller."""
         self._machine.executors.check_launched(executor_id, self.caller.identity.name)
         self._listeners.executor(executor_id, ports)
 
     async def driver_listens(self, attempt: int, ports: tuple[int, ...]) -> None:
-        """The driver listens on these ports; raises ``DriverUnknown`` unless it was launched on the caller."""
+        """Note the ports of the driver; raises ``DriverUnknown`` unless it was launched on the caller."""
         self._machine.check_driver(attempt, self.caller.identity.name)
         self._listeners.driver(ports)
 
@@ -240,7 +240,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         return self.deferred(ask())
 
     async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
-        """Get workers for a shuffle, by Spark's number; repeated calls get the same answer."""
+        """Allocate workers for a shuffle, by Spark's id. Idempotent."""
         self._services.check_leadership()
         return self.deferred(self._shuffle.register(shuffle_id, partitions))
 
@@ -249,20 +249,20 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         return self.deferred(self._shuffle.locate(shuffle_id))
 
     async def unregister_shuffle(self, shuffle_id: int) -> None:
-        """The shuffle is not needed any more."""
+        """Release a shuffle that is no longer needed."""
         self.hand_off(self._shuffle.unregister(shuffle_id))
 
     async def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
-        """These workers of the shuffle cannot be reached."""
+        """Report workers of a shuffle that the job cannot reach."""
         self.hand_off(
-            self._shuffle.workers_lost(shuffle_id, workers), failed=self._runner.log("telling of lost workers")
+            self._shuffle.workers_lost(shuffle_id, workers), failed=self._runner.log("reporting lost shuffle workers")
         )
 
     async def offer_slot(self, offer: SlotOffer) -> bool:
-        """A slot is offered; False when it is no longer wanted. Raises ``PeerRefused``."""
+        """Accept an offered slot; False when it is no longer wanted. Raises ``PeerRefused``."""
         peer, identity = self.caller.peer, self.caller.identity
         if peer is None or identity.name != offer.taskmanager:
-            raise PeerRefused(f"{identity} speaks for TaskManager {offer.taskmanager!r}", "it speaks for itself only")
+            raise PeerRefused(f"{identity} offers a slot of TaskManager {offer.taskmanager!r}", "it must offer its own")
         accepted = self._event(self._offered(offer), offer)
         if accepted:
             if offer.held and offer.executor is not None:
@@ -273,7 +273,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         return accepted
 
     def _offered(self, offer: SlotOffer) -> Callable[[SlotOffer], bool]:
-        """Which event the offer is."""
+        """The event of the state machine for this kind of offer."""
         if offer.kind is SlotKind.DRIVER:
             return self._machine.driver_slot_offered
         return self._machine.executors.slot_held if offer.held else self._machine.executors.offer_slot
@@ -294,7 +294,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         return self.deferred(self._certified(signing, taskmanager))
 
     async def _certified(self, signing: Awaitable[SignedChain], taskmanager: str) -> SignedChain:
-        """Sign, and note it for the job's receipt; nobody waits for the note."""
+        """Sign a certificate, and note it for the job's receipt without waiting for that."""
         signed = await signing
         leaf = x509.load_pem_x509_certificate(signed.chain_pem.encode())
 
@@ -318,35 +318,35 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         return self.deferred(self._tokens.of_driver(self.job_id, self._submission, audience))
 
     async def token_keys(self) -> TokenKeys:
-        """The public keys of tokens."""
+        """The public keys that verify tokens of jobs."""
         return self.deferred(self._tokens.keys())
 
     @property
     def _tokens(self) -> JobTokens:
         if self._services.tokens is None:
-            raise TokenRefused("this JobManager gives no tokens", "it has no gateway to ask")
+            raise TokenRefused("this JobManager issues no tokens", "tokens need a gateway: it decides about them")
         return self._services.tokens
 
     async def driver_process_ended(self, end: DriverProcessEnd) -> None:
-        """The driver's process has ended; raises ``DriverUnknown`` when it did not run on the caller."""
+        """Note that the driver's process has ended; raises ``DriverUnknown`` when it did not run on the caller."""
         self._machine.check_driver_end(end.attempt, self.caller.identity.name)
         self._runner.driver_process_ended(end.how)
         self._event(self._machine.driver_gone, f"its driver ended meanwhile: {end.how}")
 
     async def executor_exited(self, exit_report: ExecutorExit) -> None:
-        """An executor's process has ended; raises ``ExecutorUnknown`` when it did not run on the caller."""
+        """Note that an executor's process has ended; raises ``ExecutorUnknown`` when it did not run on the caller."""
         self._event(self._machine.executors.executor_exited, exit_report, self.caller.identity.name)
 
     async def slots_lost(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
-        """These slots and what ran in them are gone."""
+        """Note that these slots, and the processes in them, are gone."""
         self._event(self._machine.slots_lost, allocation_ids, taskmanager)
 
     async def slots_draining(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
-        """These slots are to be given back soon: what runs in them is moved to others."""
+        """Move the processes in these slots to other slots: these must be given back soon."""
         self._event(self._machine.executors.slots_draining, allocation_ids, taskmanager)
 
     async def slots_preempted(self, allocation_ids: tuple[str, ...], reason: str, grace: float) -> None:
-        """These slots are taken for other jobs: what runs in them has ``grace`` seconds to end in order."""
+        """End the processes in these slots within ``grace`` seconds: other jobs get the slots."""
         self._event(self._machine.executors.slots_preempted, allocation_ids, reason, grace)
 
     async def cancel(self) -> None:
@@ -354,11 +354,11 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._event(self._machine.cancel)
 
     async def trigger_savepoint(self, savepoint_id: str, stop: bool) -> None:
-        """Begin a savepoint, and with ``stop`` end the job with it; raises ``NotStreaming`` or ``SavepointFailed``."""
+        """Begin a savepoint; with ``stop``, the job ends with it. Raises ``NotStreaming`` or ``SavepointFailed``."""
         self._event(self._machine.streaming.savepoint_requested, savepoint_id, stop=stop)
 
     async def record(self) -> JobRecord:
-        """The job as it is now; its connections are asked for apart."""
+        """The current record of the job, without the connections of this attempt."""
         return self._machine.record()
 
     async def connections(self) -> Evidence:
@@ -366,7 +366,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         return self.deferred(self._runner.end.collect_connections())
 
     async def connect_address(self) -> ConnectAddress:
-        """The address of this session's Spark Connect server; port 0: it does not listen yet."""
+        """The address of this session's Spark Connect server; port 0 when it does not listen yet."""
         agent, slot = self._runner.agent, self._machine.placement.slot
         if agent is None or slot is None:
             return ConnectAddress(host="", port=0)
@@ -377,8 +377,8 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         return self.deferred(ask())
 
     async def ui(self, request: UiRequest) -> UiPage:
-        """A page of the UI of the driver's Spark; raises ``UiNotFound``."""
+        """A page of the driver's Spark UI; raises ``UiNotFound``."""
         agent = self._runner.agent
         if agent is None:
-            raise UiNotFound(f"the driver of job {self.job_id} does not run", "its UI is there while it runs")
+            raise UiNotFound(f"the driver of job {self.job_id} does not run", "its UI is available only while it runs")
         return self.deferred(agent.ui(request))

@@ -1,7 +1,7 @@
-"""Where the processes of one job listen for each other, as TaskManagers have assigned it. No I/O.
+"""The hosts and ports on which the processes of one job listen for each other, as assigned by TaskManagers. No I/O.
 
-A box reaches nothing but what is here, and what policy allows. Nothing comes from the job: a driver's agent and the
-TaskManagers of executors tell which ports they hold for them, and the slots say on which hosts.
+A sandbox can reach only these addresses, and what the policy allows. The job itself reports none of them: a driver's
+agent and the TaskManagers of executors report the ports that they hold, and the slots say on which hosts.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class JobListeners:
     """The ports of one job's driver and executors, by host.
 
     Args:
-        executors: those of the attempt, ended ones included.
-        driver: the slot of the driver; None until it has one.
+        executors: returns the executors of the attempt, ended ones included.
+        driver: returns the slot of the driver; None until it has one.
     """
 
     def __init__(self, executors: Callable[[], Iterable[Executor]], driver: Callable[[], SlotOffer | None]) -> None:
@@ -28,11 +28,11 @@ class JobListeners:
         self._of_executors: dict[int, frozenset[int]] = {}
 
     def driver(self, ports: Iterable[int]) -> None:
-        """The driver listens on these ports of its host."""
+        """Set the ports of the driver on its host."""
         self._of_driver = frozenset(ports)
 
     def executor(self, executor_id: int, ports: Iterable[int]) -> None:
-        """An executor listens on these ports of its host."""
+        """Set the ports of an executor on its host."""
         running = {each.id for each in self._executors() if each.state is not ExecutorState.EXITED}
         self._of_executors = {number: held for number, held in self._of_executors.items() if number in running}
         self._of_executors[executor_id] = frozenset(ports)

@@ -1,8 +1,8 @@
-"""The shuffles of one job: maps the driver's ids to those on the data plane.
+"""The shuffles of one job: maps Spark's shuffle ids to numbers on the data plane.
 
-Spark counts shuffles and map attempts from 0 in every SparkContext, and so does every driver attempt. On the data
-plane a shuffle therefore has a number that no other of the job ever has: what a forgotten executor of an earlier
-attempt still writes cannot get among the data of a later one.
+Spark counts shuffles and map attempts from 0 in every SparkContext, and so in every driver attempt. On the data plane
+each shuffle therefore has a number that is unique within the job, so data that a leftover executor of an earlier
+attempt writes cannot mix with the data of a later one.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from sluice.runtime.shuffle.control_plane import NoShuffleService, ShuffleManage
 _LOG = logging.getLogger(__name__)
 
 ATTEMPT_SHIFT = 20
-"""A number on the data plane is the attempt, and below it a count of this many bits."""
+"""A number on the data plane consists of the attempt, and below it a counter of this many bits."""
 MAX_SHUFFLES_OF_ATTEMPT = 1 << ATTEMPT_SHIFT
 FIRST_NUMBER_OF_A_LATER_CONTEXT = (1 << ATTEMPT_SHIFT) + 1
-"""The first SparkContext of the first attempt has nothing before it."""
+"""From this number on, there may be earlier shuffles: only the first context of the first attempt has none."""
 _ATTEMPTS = 1 << (32 - ATTEMPT_SHIFT)
 
 
 WORKERS_KNOWN_SECONDS = 2.0
-"""How long an answer about all workers serves."""
+"""How long the list of workers is cached."""
 
 
 @dataclass(slots=True)
@@ -37,14 +37,14 @@ class _Shuffle:
     number: int
     partitions: int
     allocation: asyncio.Task[ShuffleAllocation] | None = None
-    """None: an earlier leader had it; the service still knows."""
+    """None when an earlier leader allocated it; the service still knows the answer."""
 
 
 class ShuffleRelay:
     """The shuffles of one job, as its driver and the shuffle service see them.
 
     Args:
-        link: to the shuffle service; None where it is not used.
+        link: the connection to the shuffle service; None when it is not used.
     """
 
     def __init__(self, link: ShuffleManagerLink | None, job_id: str) -> None:
@@ -65,9 +65,9 @@ class ShuffleRelay:
         return self._link is not None
 
     def begin(self, attempt: int, app_id: str) -> Coroutine[Any, Any, None] | None:
-        """A SparkContext begins: what was registered before is over, and what is returned tells the service so.
+        """Begin a SparkContext: earlier shuffles are over. Await the returned coroutine, if any, to release them.
 
-        Told again of the same SparkContext it does nothing.
+        A repeated call for the same SparkContext does nothing.
         """
         if self._link is None or self._context == (attempt, app_id):
             return None
@@ -79,9 +79,9 @@ class ShuffleRelay:
         return self._release_before(self._link, first) if first >= FIRST_NUMBER_OF_A_LATER_CONTEXT else None
 
     def resume(self, attempt: int, running: RunningDriver) -> None:
-        """Go on with the shuffles of a driver that another leader has served, before its :meth:`begin`.
+        """Take over the shuffles of a driver from an earlier leader, before its :meth:`begin`.
 
-        What it says concerns this job alone: the service is asked anew where its shuffles are.
+        The driver's report affects only its own job. The service is asked again where the shuffles are.
         """
         if self._link is None:
             return
@@ -91,12 +91,12 @@ class ShuffleRelay:
             if each.number >> ATTEMPT_SHIFT == mine >> ATTEMPT_SHIFT:
                 self._shuffles[each.shuffle_id] = _Shuffle(each.number, each.partitions)
                 self._count = max(self._count, each.number - mine + 1)
-        self._count = max(self._count, running.shuffles_asked)  # each question may have taken a number
+        self._count = max(self._count, running.shuffles_asked)  # each request may have used a number
         if running.shuffles_asked:
             self._link.keep(self._job_id)
 
     async def register(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
-        """Get workers for Spark's shuffle ``shuffle_id``; the same ones until it is unregistered."""
+        """Allocate workers for Spark's shuffle ``shuffle_id``; the same ones until it is unregistered."""
         link = self._link
         if link is None or self._over:
             raise NoShuffleService(
@@ -123,8 +123,9 @@ class ShuffleRelay:
         return await self._link.locate(self._job_id, shuffle.number, names)
 
     async def workers_on(self, port: int) -> tuple[str, ...]:
-        """The hosts on which shuffle workers serve the data channel on ``port``, or :data:`ANY_PORT`; none while the
-        service is away.
+        """The hosts on which shuffle workers serve the data channel on ``port``, or :data:`ANY_PORT`.
+
+        Empty while the service is unavailable.
         """
         if self._link is None:
             return ()
@@ -133,20 +134,20 @@ class ShuffleRelay:
                 try:
                     found = await self._link.overview()
                 except SluiceError as error:
-                    _LOG.info("job %s cannot be told where shuffle workers are: %s", self._job_id, error)
+                    _LOG.info("cannot get the shuffle workers for job %s: %s", self._job_id, error)
                     return ()
                 self._workers = tuple((each.host, each.port) for each in found.workers)
                 self._workers_until = time.monotonic() + WORKERS_KNOWN_SECONDS
         return tuple(dict.fromkeys(host for host, its_port in self._workers if port in (its_port, ANY_PORT)))
 
     async def unregister(self, shuffle_id: int) -> None:
-        """Spark does not need it any more."""
+        """Release a shuffle that Spark no longer needs."""
         shuffle = self._shuffles.pop(shuffle_id, None)
         if shuffle is not None:
             await self._release(shuffle)
 
     async def workers_lost(self, shuffle_id: int, workers: Collection[str]) -> None:
-        """The job cannot reach these workers of the shuffle; names that are not its are ignored."""
+        """Report workers of a shuffle that the job cannot reach; names of other workers are ignored."""
         shuffle = self._shuffles.get(shuffle_id)
         if self._link is None or shuffle is None:
             return
@@ -158,14 +159,14 @@ class ShuffleRelay:
             await self._link.workers_lost(self._job_id, sorted(named))
 
     async def release(self) -> None:
-        """The job is over: nothing of it stays in the service."""
+        """Release all shuffles of a job that is over."""
         self._over = True
         self.close()
         if self._link is not None:
             await self._link.release_job(self._job_id)
 
     def close(self) -> None:
-        """Wait for nothing any more, and leave the service as it is: another leader goes on with the job."""
+        """Cancel pending requests without releasing anything: another leader may continue the job."""
         for shuffle in self._shuffles.values():
             if shuffle.allocation is not None:
                 shuffle.allocation.cancel()
@@ -185,7 +186,7 @@ class ShuffleRelay:
         try:
             await link.release_before(self._job_id, first)
         except SluiceError as error:
-            _LOG.info("earlier shuffles of job %s go with the job: %s", self._job_id, error)
+            _LOG.info("earlier shuffles of job %s stay until the job ends: %s", self._job_id, error)
 
     async def _release(self, shuffle: _Shuffle) -> None:
         if shuffle.allocation is not None:
@@ -195,7 +196,7 @@ class ShuffleRelay:
         try:
             await self._link.release_shuffle(self._job_id, shuffle.number)
         except SluiceError as error:
-            _LOG.info("shuffle %d of job %s goes with the job: %s", shuffle.number, self._job_id, error)
+            _LOG.info("shuffle %d of job %s stays until the job ends: %s", shuffle.number, self._job_id, error)
 
 
 def _failed(allocation: asyncio.Task[ShuffleAllocation] | None) -> bool:

@@ -1,4 +1,4 @@
-"""What an attempt needs of a driver, wherever it runs: start, stop, how it ended (ADR 93)."""
+"""The interface of an attempt to its driver, wherever it runs: start, stop, how it ended (ADR 93)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.runtime.messages import JobSubmission, SlotOffer, SlotProfile
 
 
 class Driver(Protocol):
-    """One driver of one attempt; it is started once at most, and its identity is renewed for as long as it runs."""
+    """The driver of one attempt. It is started at most once, and its identity is renewed while it runs."""
 
     @property
     def running(self) -> bool:
@@ -18,39 +18,42 @@ class Driver(Protocol):
         ...
 
     async def start(self, slot: SlotOffer, taskmanager: TaskExecutorGateway, trace: TraceParent) -> None:
-        """Start it in ``slot``, traced under ``trace``; returns when it runs.
+        """Start the driver in ``slot``, traced under ``trace``; returns when it runs.
 
-        Raises what the TaskManager or the call raises.
+        Raises the errors of the TaskManager and of the call.
         """
         ...
 
     def attach(self, taskmanager: TaskExecutorGateway) -> None:
-        """Instead of :meth:`start`: it runs there already, since an earlier leader."""
+        """Attach to a driver that an earlier leader started on ``taskmanager``; use instead of :meth:`start`."""
         ...
 
     async def ended(self) -> str:
-        """Wait until it has ended, and say how, for people; what it achieved it reports itself, over RPC."""
+        """Wait until the process has ended; returns how, as text. The driver reports its result itself, over RPC."""
         ...
 
     def process_ended(self, how: str) -> None:
-        """Its TaskManager says that its process has ended."""
+        """Note that the TaskManager has reported the end of the process."""
         ...
 
     async def stop(self, grace: float) -> None:
-        """SIGTERM, so that its agent ends JVM and Python; SIGKILL after ``grace`` seconds; returns at its end."""
+        """End the process: SIGTERM, on which its agent ends JVM and Python; SIGKILL after ``grace`` seconds.
+
+        Returns when the process has ended.
+        """
         ...
 
 
 class DriverLauncher(Protocol):
-    """Makes drivers, and says which slots a job needs."""
+    """Makes drivers, and says which sizes of slots a job needs."""
 
     @property
     def driver_size(self) -> SlotProfile:
-        """The slot that a driver needs."""
+        """The size of the slot for a driver."""
         ...
 
     def executor_size(self, submission: JobSubmission) -> SlotProfile:
-        """The slot that each executor of a job needs."""
+        """The size of the slot for each executor of a job."""
         ...
 
     def driver(self, job_id: str, attempt: int, submission: JobSubmission) -> Driver:

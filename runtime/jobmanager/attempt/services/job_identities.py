@@ -1,4 +1,4 @@
-"""Signing the identities of a job's processes: their keys are made where they run, and never seen here."""
+"""Signs the certificates of a job's processes. Their private keys are made where they run, and never leave there."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class JobIdentities:
     lifetime: timedelta
 
     async def sign_driver(self, job_id: str, csr_pem: bytes) -> SignedChain:
-        """Sign a CSR that asks for the identity of the driver of ``job_id`` and for nothing else."""
+        """Sign a CSR for the identity of the driver of ``job_id``, and for nothing else."""
         return await self._sign(SpiffeId.driver(self.trust_domain, job_id), csr_pem)
 
     async def sign_executor(self, job_id: str, executor_id: int, csr_pem: bytes) -> SignedChain:
-        """Sign the identity of an executor."""
+        """Sign a CSR for the identity of an executor of ``job_id``."""
         return await self._sign(SpiffeId.executor(self.trust_domain, job_id, executor_id), csr_pem)
 
     async def _sign(self, spiffe_id: SpiffeId, csr_pem: bytes) -> SignedChain:

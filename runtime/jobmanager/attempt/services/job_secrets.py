@@ -1,7 +1,7 @@
-"""The secrets of one attempt: chosen when it begins, given to its driver and executors, and recorded each time.
+"""The secrets of one attempt: chosen when it begins, and given to its driver and executors; each use is recorded.
 
-Whoever is asked checks the grant again, so that what was revoked goes to no further process. Values go to TaskManagers
-that keep jobs in sandboxes, and nowhere else; each use is in the audit log before the value leaves this process.
+The grant is checked again for each process, so a revoked secret goes to no further process. Values go only to
+TaskManagers that run jobs in sandboxes. Each use is in the audit log before the value leaves this process.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from sluice.runtime.sandbox import IsolationLevel
 _LOG = logging.getLogger(__name__)
 
 Record = Callable[[str, str, Mapping[str, str]], Awaitable[None]]
-"""Writes an event to the audit log: its kind, whose job it is about, what there is to know. Raises ``SluiceError``."""
+"""Writes an event to the audit log: its kind, the owner of the job, and its details. Raises ``SluiceError``."""
 
 USED, REFUSED = "secret.used", "secret.refused"
 
 
 class JobSecrets:
-    """Gives the secrets of one attempt to its driver and executors, and records each time.
+    """Gives the secrets of one attempt to its driver and executors, and records each use.
 
     Args:
-        job_id, attempt: which attempt.
-        submission: what was submitted, with the secrets that it wants.
-        store: of secrets; None: this cluster has none.
-        record: writes to the audit log; None: nobody does, and nothing is given.
-        resource_manager: knows how TaskManagers keep jobs.
+        job_id, attempt: the attempt.
+        submission: the submission, with the secrets that the job wants.
+        store: the store of secrets; None when this cluster has none.
+        record: writes to the audit log; None when there is none: then no secret is given.
+        resource_manager: knows the isolation level of each TaskManager.
     """
 
     def __init__(
@@ -55,26 +55,26 @@ class JobSecrets:
 
     @property
     def wanted(self) -> bool:
-        """Whether the job asks for any."""
+        """Whether the job wants any secrets."""
         return bool(self._submission.secrets)
 
     async def check(self, taskmanager: str) -> None:
-        """Raise before anything is started what would be raised when secrets are given to ``taskmanager``.
+        """Check, before anything is started, that the secrets can be given to ``taskmanager``.
 
         Raises:
-            SecretRefused: one is not there, or not granted (any more). No further attempt would get it.
-            SecretUseless: it cannot be given there without being seen by others, or not be recorded.
+            SecretRefused: a secret does not exist, or is not granted (any more). No further attempt would get it.
+            SecretUseless: others on ``taskmanager`` could see the secrets, or their use cannot be recorded.
         """
         if self.wanted:
             await self._choose("driver")
             await self._check_place(taskmanager)
 
     async def for_driver(self, taskmanager: str) -> tuple[GivenSecret, ...]:
-        """All secrets of the job; raises as :meth:`check` does."""
+        """The secrets for the driver; raises the errors of :meth:`check`."""
         return await self._give("driver", taskmanager, lambda _: True)
 
     async def for_executor(self, executor_id: int, taskmanager: str) -> tuple[GivenSecret, ...]:
-        """All secrets of the job. Those that it does not ask for on executors are masked in their logs, and no more."""
+        """The secrets for an executor. Those not requested for executors are given only to mask them in logs."""
         return await self._give(f"executor {executor_id}", taskmanager, lambda chosen: chosen.executors)
 
     async def _give(
@@ -98,7 +98,7 @@ class JobSecrets:
         return tuple(result)
 
     async def _choose(self, process: str) -> tuple[ChosenSecret, ...]:
-        """The same versions for all processes of the attempt, but for a new leader, which chooses anew."""
+        """Choose the versions once for all processes of the attempt; a new leader chooses again."""
         if self._chosen is None:
             store, _ = self._usable()
             try:
@@ -113,7 +113,7 @@ class JobSecrets:
             if each.id == taskmanager and each.isolation is IsolationLevel.SANDBOX:
                 return
         raise SecretUseless(
-            f"TaskManager {taskmanager} does not keep jobs in sandboxes: there a secret would be seen by others",
+            f"TaskManager {taskmanager} does not run jobs in sandboxes, so others could see the secrets",
             'set [isolation] level = "sandbox", or submit the job without secrets',
         )
 

@@ -1,6 +1,6 @@
-"""Tokens with which jobs prove to others who they are: the gateway decides, the online authority signs.
+"""Tokens with which jobs authenticate to other services: the gateway decides, and the online authority signs.
 
-The JobMaster says whose token it is, from what it launched. The job says for whom it wants it, and nothing else.
+The JobMaster sets the subject of a token, from what it launched. The job chooses only the audience.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from sluice.runtime.jobmanager.errors import TokenRefused
 from sluice.runtime.messages import JobSubmission, JobToken, TokenKeys
 
 TOKENS_PER_JOB = (60.0, 2.0)
-"""Burst, and tokens per second after it, of a job with all its executors. Each process keeps what it gets."""
+"""The burst, and the tokens per second after it, for a job with all its executors. Each process caches its tokens."""
 KEYS_SECONDS = 30.0
-"""How long the public keys are kept; a new one is published 10 minutes before it signs."""
+"""How long the public keys are cached; a new key is published 10 minutes before it signs."""
 
 
 class TokenSigner(Protocol):
     """Signs tokens; :class:`sluice.pki.enrolment.OnlineTokens`."""
 
     async def sign_token(self, spiffe_id: SpiffeId, audience: Sequence[str], owner: str) -> str:
-        """A JWT-SVID."""
+        """Sign a JWT-SVID."""
         ...
 
     async def keys(self) -> TokenKeysAnswer:
@@ -37,8 +37,8 @@ class JobTokens:
     """The tokens of all jobs of a JobManager.
 
     Args:
-        ask: has the gateway decide by its policy.
-        clock: monotonic.
+        ask: asks the gateway for a decision by its policy.
+        clock: monotonic, in seconds.
     """
 
     def __init__(
@@ -53,24 +53,24 @@ class JobTokens:
         self._keys: tuple[float, TokenKeys] | None = None
 
     async def of_driver(self, job_id: str, submission: JobSubmission, audience: Sequence[str]) -> JobToken:
-        """A token of the job's driver; raises :class:`TokenRefused`, or that somebody cannot be asked."""
+        """A token for the driver; raises :class:`TokenRefused`, or an error if gateway or authority cannot be asked."""
         return await self._issue(SpiffeId.driver(self._trust_domain, job_id), submission, audience)
 
     async def of_executor(
         self, job_id: str, number: int, submission: JobSubmission, audience: Sequence[str]
     ) -> JobToken:
-        """A token of one executor."""
+        """A token for one executor; raises as :meth:`of_driver` does."""
         return await self._issue(SpiffeId.executor(self._trust_domain, job_id, number), submission, audience)
 
     async def _issue(self, subject: SpiffeId, submission: JobSubmission, audience: Sequence[str]) -> JobToken:
-        # 1. What is no audience, or comes too often, is not worth a record.
+        # 1. An invalid audience, or too many requests: refused without a record in the audit log.
         try:
             wanted = check_audiences(audience)
         except TokenRejected as error:
             raise TokenRefused(error.what, error.remedy) from error
         if wait := self._per_job.take(subject.job_id):
             raise TokenRefused("the job asks for too many tokens", f"try again in {wait:.1f} s")
-        # 2. The policy, which also records.
+        # 2. The policy; the gateway also records its decision.
         verdict = await self._ask(
             TokenQuery(
                 job_id=subject.job_id,
@@ -88,7 +88,7 @@ class JobTokens:
         return JobToken(token=await self._signer.sign_token(subject, wanted, submission.owner))
 
     async def keys(self) -> TokenKeys:
-        """The public keys of all tokens of the trust domain; raises that they cannot be had."""
+        """The public keys of all tokens of the trust domain; raises an error when they cannot be fetched."""
         now = self._clock()
         if self._keys is None or now - self._keys[0] >= KEYS_SECONDS:
             self._keys = now, TokenKeys(jwks=(await self._signer.keys()).jwks)

@@ -13,7 +13,7 @@ from sluice.runtime.messages import DriverLaunch, JobSubmission, SlotOffer, Slot
 
 @dataclass(frozen=True, slots=True)
 class RemoteDrivers:
-    """A :class:`~sluice.runtime.jobmanager.attempt.services.driver.DriverLauncher`: sizes in MiB, times in seconds."""
+    """A :class:`~sluice.runtime.jobmanager.attempt.services.driver.DriverLauncher`. Sizes in MiB, times in seconds."""
 
     executor_cores: int
     executor_memory_mb: int
@@ -22,13 +22,13 @@ class RemoteDrivers:
     stop_grace: float
     lease: float
     checkpoints: Callable[[str], str]
-    """Where a job's streaming queries would keep their checkpoints."""
+    """Returns the location for checkpoints of a job's streaming queries."""
     allow_conf: tuple[str, ...] = ()
-    """Spark settings that the operator allows jobs in addition, see ``[jobs] allow_conf``."""
+    """Additional Spark settings that the operator allows jobs to set, see ``[jobs] allow_conf``."""
 
     @property
     def driver_size(self) -> SlotProfile:
-        """One core, and the heap of a driver."""
+        """The size of a driver: one core, and its heap."""
         return SlotProfile(cores=1, memory_mb=self.driver_memory_mb)
 
     def executor_size(self, submission: JobSubmission) -> SlotProfile:
@@ -56,11 +56,11 @@ class RemoteDriver:
 
     @property
     def running(self) -> bool:
-        """Whether it has been launched, or is being launched, and its end was not reported."""
+        """Whether it was launched, or is being launched, and no end was reported."""
         return self._taskmanager is not None and not self._ended.done()
 
     async def start(self, slot: SlotOffer, taskmanager: TaskExecutorGateway, trace: TraceParent) -> None:
-        """Launch it; one whose launch failed may run nevertheless, and is ended with its slot."""
+        """Launch the driver. After a failed launch it may run nevertheless; it is killed with its slot."""
         launcher, size = self._launcher, self._launcher.executor_size(self._submission)
         launch = DriverLaunch(
             job_id=self._job_id,
@@ -87,15 +87,15 @@ class RemoteDriver:
         self._taskmanager = taskmanager
 
     async def ended(self) -> str:
-        """Wait for the TaskManager's word."""
+        """Wait until the TaskManager reports the end of the process; returns how it ended."""
         return await asyncio.shield(self._ended)
 
     def process_ended(self, how: str) -> None:
-        """Its TaskManager says that its process has ended."""
+        """Note that the TaskManager has reported the end of the process."""
         if not self._ended.done():
             self._ended.set_result(how)
 
     async def stop(self, grace: float) -> None:
-        """Have the TaskManager end it."""
+        """Tell the TaskManager to end the driver."""
         if self._taskmanager is not None:
             await self._taskmanager.stop_driver(self._job_id, self._attempt, grace)

@@ -21,7 +21,7 @@ from sluice.runtime.shuffle.control_plane import ShuffleManagerLink
 
 @dataclass(frozen=True, slots=True)
 class JobServices:
-    """What every JobMaster of a process uses."""
+    """Services that every JobMaster of a process uses."""
 
     settings: AttemptSettings
     drivers: DriverLauncher
@@ -34,11 +34,11 @@ class JobServices:
     places: CheckpointPlaces
     clock: Callable[[], float] = time.time
     check_leadership: Callable[[], None] = lambda: None
-    """Raises ``LeadershipLost`` when this process does not lead (any more)."""
+    """Raises ``LeadershipLost`` when this process is not, or no longer, the leader."""
     shuffle: ShuffleManagerLink | None = None
-    """To the shuffle service, where shuffles go through it."""
+    """The connection to the shuffle service; None when it is not used."""
     tokens: JobTokens | None = None
-    """Tokens of jobs; None: there is nobody who decides about them."""
+    """Tokens of jobs; None without a gateway that decides about them."""
     secrets: SecretStore | None = None
     record: Record | None = None
-    """Writes to the audit log; without it no job gets a secret."""
+    """Writes to the audit log; None: no job gets a secret."""
