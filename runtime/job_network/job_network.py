@@ -14,7 +14,7 @@ from sluice.runtime.sandbox.network import Attachment, Connection, Network, Rows
 
 
 class JobNetwork:
-    """The network of one process of a job. The broker's thread calls its rules, which run in the creator's event loop."""
+    """The network of one process of a job. The broker's thread calls its rules; they run in the creator's loop."""
 
     def __init__(self, ports: ReservedPorts, network: Network, egress_rules: EgressRules) -> None:
         self.ports = ports

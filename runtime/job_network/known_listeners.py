@@ -101,7 +101,7 @@ class KnownListeners:
         return name.lower() in await self._hosts(ANY_PORT, expected=name.lower())
 
     async def _hosts(self, port: int, *, expected: str = "") -> frozenset[str]:
-        """The hosts for ``port``. A cached answer without the host ``expected`` expires sooner: that host may be new."""
+        """The hosts for ``port``. A cached answer without ``expected`` expires sooner: that host may be new."""
         known, now = self._answers.get(port), self._clock()
         if known is not None:
             found = expected in known.hosts if expected else bool(known.hosts)

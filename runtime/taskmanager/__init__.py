@@ -1,4 +1,4 @@
-"""A TaskManager: offers slots, and runs drivers and executors of jobs in them."""
+"""A TaskManager: offers slots and runs drivers and executors of jobs in them."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Errors of the TaskManager; those that callers tell apart travel as themselves."""
+"""Errors of the TaskManager. Those that callers distinguish keep their type over RPC."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class TaskManagerError(SluiceError):
 
 @remotable
 class SlotNotAvailable(TaskManagerError):
-    """The slot is taken, or there is none of that number."""
+    """The slot is taken or does not exist."""
 
 
 @remotable
 class AllocationUnknown(TaskManagerError):
-    """No slot here has that allocation; it was freed or never given."""
+    """No slot of this TaskManager has that allocation; it was freed or never existed."""
 
 
 @remotable
@@ -35,4 +35,4 @@ class ExecutorNotStarted(TaskManagerError):
 
 @remotable
 class EndedUiRefused(TaskManagerError):
-    """The Spark UI of a job that has ended cannot be shown here, or not now."""
+    """This TaskManager cannot show the Spark UI of an ended job, or cannot show it now."""

@@ -1,9 +1,9 @@
-"""How a TaskManager registers at the JobManager that leads.
+"""Registers a TaskManager at the leading JobManager.
 
-While it looks for the leader, its drivers and executors run on. It names them when it registers: the leader keeps
-those of jobs that go on, and has the other slots freed (ADR 103). The TaskManager offers the kept ones again to the
-JobMasters. A JobManager that stays away for the heartbeat timeout may have been replaced by one that restarts the jobs
-elsewhere: drivers and executors are ended then (fencing).
+While the TaskManager looks for the leader, its drivers and executors keep running. It reports them when it registers:
+the leader keeps those of jobs that continue, and frees the other slots (ADR 103). The TaskManager offers the kept slots
+to the JobMasters again. If no JobManager is found for the heartbeat timeout, a new leader may have restarted the jobs
+elsewhere, so the TaskManager ends its drivers and executors (fencing).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class LinkedTaskExecutor(Protocol):
-    """What the link needs of the TaskExecutor."""
+    """The part of the TaskExecutor that the link uses."""
 
     def attach(self, peer: RemotePeer) -> None:
-        """Calls go to this JobManager from now on."""
+        """Send calls to this JobManager from now on."""
         ...
 
     async def reset(self) -> None:
@@ -34,11 +34,11 @@ class LinkedTaskExecutor(Protocol):
         ...
 
     def offer_held(self) -> None:
-        """Offer what is held to the JobMasters at this JobManager."""
+        """Offer the held slots to the JobMasters of this JobManager."""
         ...
 
     def report(self) -> SlotReport:
-        """All slots as they are now."""
+        """The current state of all slots."""
         ...
 
 
@@ -46,9 +46,10 @@ class LinkedTaskExecutor(Protocol):
 class RegisteringTaskManager:
     """A TaskManager as a :class:`sluice.runtime.node.leader_link.Registrant`.
 
+
     Attributes:
-        executor: this process's TaskExecutor.
-        registration: what it introduces itself with.
+        executor: the TaskExecutor of this process.
+        registration: the registration message; its slot report is filled in at each registration.
         fence_after: seconds without a JobManager after which drivers and executors are ended.
     """
 
@@ -57,7 +58,7 @@ class RegisteringTaskManager:
     fence_after: float
 
     async def register(self, peer: RemotePeer) -> RegistrationAccepted:
-        """Say what is held and offer all slots."""
+        """Register with a report of all slots, then offer the held slots."""
         self.executor.attach(peer)
         held = msgspec.structs.replace(self.registration, report=self.executor.report())
         accepted = await peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(held)
@@ -70,7 +71,7 @@ class RegisteringTaskManager:
         await gateway.heartbeat(self.executor.report())
 
     async def disconnected(self) -> None:
-        """Fence. Processes that cannot be ended in time end this process, and end with it."""
+        """Fence: end all drivers and executors. If that takes too long, this process exits, and they die with it."""
         await asyncio.sleep(self.fence_after)
-        _LOG.warning("no JobManager for %g s: drivers and executors are ended", self.fence_after)
+        _LOG.warning("no JobManager for %g s: ending all drivers and executors", self.fence_after)
         await self.executor.reset()

@@ -1,4 +1,4 @@
-"""How many logs of ended jobs, executors and drivers a TaskManager keeps."""
+"""Removes old logs: how many logs of ended jobs, executors and drivers a TaskManager keeps."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from sluice.core import remove_untrusted
 from sluice.runtime.spark.driver import CUT, EVENT_LOG
 
 KEPT_JOBS = 100
-"""Of how many ended jobs logs are kept."""
+"""Number of ended jobs whose logs are kept."""
 KEPT_EXECUTORS = 100
-"""Latest executors of one job whose logs are kept: a job may be restarted for ever."""
+"""Number of latest executors of a job whose logs are kept; a job may be restarted any number of times."""
 KEPT_DRIVERS = 5
-"""Latest drivers of one job whose logs are kept: a streaming job may be restarted for ever."""
+"""Number of latest drivers of a job whose logs are kept; a streaming job may be restarted any number of times."""
 
 
 KEPT_EVENT_LOGS = 10
-"""Of how many ended jobs Spark's event log is kept, which the history has taken long since."""
+"""Number of ended jobs whose Spark event log is kept; the history has copied it long before."""
 
 
 def trim_logs(directory: Path, running: AbstractSet[str]) -> None:
-    """Keep the logs of the latest jobs only.
+    """Remove all logs but those of the latest jobs.
+
 
     Args:
-        directory: has a directory for each job.
-        running: jobs that have not ended.
+        directory: contains a directory per job.
+        running: ids of the jobs that have not ended.
     """
     ended = [path for path in directory.iterdir() if path.is_dir() and path.name not in running]
     ended.sort(key=lambda path: path.stat().st_mtime)
@@ -49,7 +50,7 @@ def _drop_event_logs(drivers: Iterable[Path]) -> None:
 
 
 def _trim(job: Path, prefix: str, kept: int) -> None:
-    """Keep the last ``kept`` of a job's directories that begin with ``prefix`` and end with a number."""
+    """Keep the ``kept`` highest-numbered of a job's directories that are named ``prefix`` and a number."""
     numbers = sorted(int(path.name.removeprefix(prefix)) for path in job.glob(f"{prefix}*"))
     for number in numbers[: max(0, len(numbers) - kept)]:
         remove_untrusted(job, f"{prefix}{number}")

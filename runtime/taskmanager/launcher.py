@@ -1,4 +1,4 @@
-"""What command runs an executor: Spark's, composed by :mod:`sluice.runtime.spark.jvm.command`."""
+"""Builds the command of an executor: Spark's own, built by :mod:`sluice.runtime.spark.jvm.command`."""
 
 from __future__ import annotations
 
@@ -22,38 +22,39 @@ from sluice.runtime.spark.jvm import (
 
 
 class ExecutorLauncher(Protocol):
-    """Composes the command of an executor, but does not start it."""
+    """Builds the command of an executor, but does not start it."""
 
     def prepare(self) -> None:
         """Find or build what executors need, once, before slots are offered; takes seconds. Raises what is missing."""
         ...
 
     def command(self, launch: ExecutorLaunch, place: JvmPlace) -> Command:
-        """The command of one executor; raises ``ForbiddenSparkConf`` when the driver wants what it must not."""
+        """The command of one executor; raises ``ForbiddenSparkConf`` if the driver sets a forbidden Spark setting."""
         ...
 
     def spark(self) -> SparkRuntime | None:
-        """What drivers' JVMs are started from; None: who starts them finds that out."""
+        """The Java and Spark installation of drivers' JVMs; None if each driver agent finds it itself."""
         ...
 
 
 class WaitingLauncher(Protocol):
-    """Composes the command of a JVM that waits to become an executor."""
+    """Builds the command of a warm JVM that waits to become an executor."""
 
     def spark(self) -> SparkRuntime:
-        """What commands are composed of; another object when something has changed."""
+        """The Java and Spark installation of the commands; a different object after a change."""
         ...
 
     def waiting(self, place: JvmPlace, memory_mb: int) -> Command:
-        """The command of a JVM that waits in ``place``, with a heap of ``memory_mb`` MiB."""
+        """The command of a JVM that waits in ``place`` with a heap of ``memory_mb`` MiB."""
         ...
 
 
 class SparkExecutorLauncher:
-    """Spark's own executors, with our security provider.
+    """Launches Spark's own executors with Sluice's security provider.
+
 
     Args:
-        vector_api: let JVMs have the Vector API also where they start slower with it.
+        vector_api: enable the Vector API in JVMs even where it makes their start slower.
     """
 
     def __init__(self, *, vector_api: bool = False) -> None:
@@ -62,7 +63,7 @@ class SparkExecutorLauncher:
         self._class_search: threading.Thread | None = None
 
     def prepare(self) -> None:
-        """Find Java and Spark, and build the plugin if it is not there; raises what is missing."""
+        """Find Java and Spark, and build the plugin if it is missing; raises what cannot be found."""
         self._spark = find_spark_runtime(vector_api=self._vector_api)
 
     def command(self, launch: ExecutorLaunch, place: JvmPlace) -> Command:
@@ -70,7 +71,7 @@ class SparkExecutorLauncher:
         return executor_command(launch, self.spark(), place)
 
     def spark(self) -> SparkRuntime:
-        """What all JVMs here are started from."""
+        """The Java and Spark installation of all JVMs of this TaskManager."""
         spark = self._spark = self._spark or find_spark_runtime(vector_api=self._vector_api)
         self._find_classes_in_background(spark)
         return spark
@@ -83,7 +84,7 @@ class SparkExecutorLauncher:
         return waiting_command(spark, options, env, temp_dir=place.temp, argfile=place.work / "waiting.args")
 
     def _find_classes_in_background(self, spark: SparkRuntime) -> None:
-        """Use an archive that was made since the start, from the next executor on: checking it takes long."""
+        """Find a class archive that was created since the start. The check is slow, so later executors use it."""
         if (
             spark.class_archive is None
             and spark.may_use_archive

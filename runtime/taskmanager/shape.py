@@ -1,4 +1,4 @@
-"""What a TaskManager is and offers."""
+"""The name, address and resources of a TaskManager."""
 
 from __future__ import annotations
 

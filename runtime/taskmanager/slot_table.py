@@ -1,11 +1,11 @@
-"""The slots of one kind of a TaskManager: who holds each, and in which state. Decisions only; no I/O.
+"""The slots of one kind of a TaskManager: the holder and state of each. Decisions only; no I/O.
 
-The first are default slots, all of one size. A slot of any other size is carved out of what is free when it is
-requested, under a number beyond theirs, and is gone when it is freed (Flink's dynamic slots, FLIP-56). Default slots
-take from the same resources: one that is free may be without, because carved slots have them.
+The first slots are default slots of equal size. A slot of another size is carved out of the free resources when it is
+requested, gets a number after the default slots, and is removed when it is freed (Flink's dynamic slots, FLIP-56).
+Default slots use the same resources, so a free default slot may lack resources that carved slots hold.
 
-States as Flink's ``TaskSlotState``: FREE, ALLOCATED (reserved, offered to its job), ACTIVE (the job took it),
-RELEASING (what runs in it is being ended).
+States are as in Flink's ``TaskSlotState``: FREE, ALLOCATED (reserved, offered to its job), ACTIVE (the job took it),
+RELEASING (its processes are being ended).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sluice.runtime.taskmanager.errors import AllocationUnknown, SlotNotAvailabl
 
 @dataclass(slots=True)
 class TaskSlot:
-    """One slot; ``request`` is None exactly while it is FREE. ``carved``: it exists only while it is held."""
+    """One slot. ``request`` is None exactly while it is FREE. A ``carved`` slot exists only while it is held."""
 
     index: int
     profile: SlotProfile
@@ -36,7 +36,7 @@ class TaskSlot:
 
     @property
     def status(self) -> SlotStatus:
-        """The slot as it is reported."""
+        """The status of the slot for reports."""
         if self.request is None:
             return SlotStatus(slot=self.index, state=self.state)
         return SlotStatus(
@@ -51,9 +51,11 @@ class TaskSlot:
 class SlotTable:
     """All slots of one kind.
 
+
     Args:
-        count, profile: its default slots.
-        total: what it has in all; by default what those have together.
+        count: number of default slots.
+        profile: size of a default slot.
+        total: all resources of the table; by default the sum of the default slots.
     """
 
     def __init__(self, count: int, profile: SlotProfile, total: SlotProfile | None = None) -> None:
@@ -62,7 +64,7 @@ class SlotTable:
         self._slots = {index: TaskSlot(index, profile) for index in range(count)}
 
     def reserve(self, request: SlotRequest) -> bool:
-        """Allocate a slot; False when this very allocation has it already. Raises :class:`SlotNotAvailable`."""
+        """Allocate a slot; False if this allocation has it already. Raises :class:`SlotNotAvailable`."""
         if not 0 <= request.slot < MAX_SLOTS_PER_TASKMANAGER:
             raise SlotNotAvailable(f"there is no slot {request.slot}, only {MAX_SLOTS_PER_TASKMANAGER}")
         slot = self._slots.get(request.slot)
@@ -84,7 +86,7 @@ class SlotTable:
 
     @property
     def free(self) -> SlotProfile:
-        """What no slot has that is held."""
+        """The resources that no held slot uses."""
         used = NO_RESOURCES
         for slot in self._slots.values():
             if slot.request is not None:
@@ -92,7 +94,7 @@ class SlotTable:
         return self._total.less(used)
 
     def activate(self, allocation_id: str) -> TaskSlot:
-        """The job has taken the slot; raises :class:`AllocationUnknown` when it is gone or being released."""
+        """Note that the job took the slot; raises :class:`AllocationUnknown` if it was freed or is being released."""
         slot = self.find(allocation_id)
         if slot is None or slot.state is SlotState.RELEASING:
             raise AllocationUnknown(f"no slot is held by allocation {allocation_id[:64]}")
@@ -100,14 +102,14 @@ class SlotTable:
         return slot
 
     def release(self, allocation_id: str) -> TaskSlot | None:
-        """What runs in the slot is to end; None when there is nothing to release."""
+        """Mark a slot whose processes are to be ended; None if there is no such slot."""
         slot = self.find(allocation_id)
         if slot is not None:
             slot.state = SlotState.RELEASING
         return slot
 
     def freed(self, allocation_id: str) -> None:
-        """Note that nothing runs in the slot any more."""
+        """Free a slot after the end of its processes."""
         slot = self.find(allocation_id)
         if slot is not None:
             slot.state, slot.request = SlotState.FREE, None
@@ -115,18 +117,18 @@ class SlotTable:
                 del self._slots[slot.index]
 
     def find(self, allocation_id: str) -> TaskSlot | None:
-        """The slot of an allocation."""
+        """The slot of an allocation; None if there is none."""
         return next(
             (s for s in self._slots.values() if s.request is not None and s.request.allocation_id == allocation_id),
             None,
         )
 
     def of_job(self, job_id: str) -> tuple[SlotRequest, ...]:
-        """What a job holds."""
+        """The requests of all slots that a job holds."""
         return tuple(s.request for s in self._slots.values() if s.request is not None and s.request.job_id == job_id)
 
     def held(self) -> tuple[SlotRequest, ...]:
-        """Everything that is not free."""
+        """The requests of all slots that are not free."""
         return tuple(slot.request for slot in self._slots.values() if slot.request is not None)
 
     def active(self) -> tuple[TaskSlot, ...]:
@@ -134,5 +136,5 @@ class SlotTable:
         return tuple(slot for slot in self._slots.values() if slot.state is SlotState.ACTIVE)
 
     def report(self) -> SlotReport:
-        """All slots as they are now."""
+        """The current state of all slots."""
         return SlotReport(slots=tuple(slot.status for slot in self._slots.values()), draining=self.draining)

@@ -1,4 +1,4 @@
-"""All slots of one TaskManager: those for executors and those for drivers, each in a table of its own."""
+"""All slots of one TaskManager: one table of executor slots and one of driver slots."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sluice.runtime.taskmanager.slot_table import SlotTable, TaskSlot
 
 
 class SlotTables:
-    """One :class:`SlotTable` for each kind of slot. An allocation is in one of them at most."""
+    """One :class:`SlotTable` per kind of slot. An allocation is in at most one of them."""
 
     def __init__(self, executors: SlotTable, drivers: SlotTable) -> None:
         self._tables = {SlotKind.EXECUTOR: executors, SlotKind.DRIVER: drivers}
 
     @property
     def draining(self) -> bool:
-        """Whether no slot is given any more."""
+        """Whether the TaskManager is draining: it allocates no more slots."""
         return self._tables[SlotKind.EXECUTOR].draining
 
     @draining.setter
@@ -41,15 +41,15 @@ class SlotTables:
         self._of(allocation_id).freed(allocation_id)
 
     def find(self, allocation_id: str) -> TaskSlot | None:
-        """The slot of an allocation."""
+        """The slot of an allocation; None if there is none."""
         return self._of(allocation_id).find(allocation_id)
 
     def of_job(self, job_id: str) -> tuple[SlotRequest, ...]:
-        """What a job holds."""
+        """The requests of all slots that a job holds."""
         return tuple(request for table in self._tables.values() for request in table.of_job(job_id))
 
     def held(self) -> tuple[SlotRequest, ...]:
-        """Everything that is not free."""
+        """The requests of all slots that are not free."""
         return tuple(request for table in self._tables.values() for request in table.held())
 
     def active(self) -> tuple[TaskSlot, ...]:
@@ -57,7 +57,7 @@ class SlotTables:
         return tuple(slot for table in self._tables.values() for slot in table.active())
 
     def report(self) -> SlotReport:
-        """All slots as they are now."""
+        """The current state of all slots."""
         drivers = self._tables[SlotKind.DRIVER].report()
         return msgspec.structs.replace(self._tables[SlotKind.EXECUTOR].report(), driver_slots=drivers.slots)
 

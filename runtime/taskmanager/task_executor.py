@@ -1,4 +1,4 @@
-"""The TaskExecutor: reserves and offers slots, launches and watches what runs in them, cleans up after each job."""
+"""The TaskExecutor: reserves and offers slots, launches and watches their processes, and cleans up after each job."""
 
 from __future__ import annotations
 
@@ -57,20 +57,23 @@ from sluice.runtime.taskmanager.waiting import WarmProcesses
 _LOG = logging.getLogger(__name__)
 
 OFFER_AGAIN_SECONDS = 0.2
-"""Before a slot that is held is offered again to a JobMaster that is not there yet."""
+"""Pause before a held slot is offered again to a JobMaster that is not available yet."""
 
 
 class TaskExecutor(RpcEndpoint):
     """The endpoint of a TaskManager: its slots, and the drivers and executors in them.
 
+
     Args:
         shape: name, address and size.
-        launcher: composes the commands of executors.
-        slots_changed: called on the main thread after each change, so that the ResourceManager hears of it soon.
+        launcher: builds the commands of executors.
+        sandbox: the sandbox of drivers and executors.
+        connections: the mutual TLS connections of this process.
+        slots_changed: called on the main thread after each change, so that the ResourceManager learns of it soon.
         argv: the command of a driver agent.
-        event_log_bytes: largest event log that is kept of a driver, compressed; 0: none is.
-        networks: those of drivers and executors; None: they share the machine's.
-        warm: processes that wait to become drivers and executors; None: there are none.
+        event_log_bytes: maximum size of a driver's compressed event log; 0: no event log is kept.
+        networks: opens the networks of drivers and executors; None: they share the machine's.
+        warm: the pool of warm processes; None: there is none.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class TaskExecutor(RpcEndpoint):
             SlotTable(shape.slots, shape.profile, shape.total), SlotTable(shape.driver_slots, shape.driver_profile)
         )
         self.left = asyncio.Event()
-        """Set when this process is to end, because it is drained."""
+        """Set when this process is to exit because it is drained."""
         self._jobmanager: RemotePeer | None = None
         self._directory = make_private_directory(shape.work / "jobs")
         home = DriverHome(
@@ -115,7 +118,7 @@ class TaskExecutor(RpcEndpoint):
         self._executors = Executors(self, executors, self._jobmaster, self._tell_exit)
 
     async def on_start(self) -> None:
-        """Remove what an earlier process of this name left behind; raises ``OrphansRemain``."""
+        """Remove what an earlier process of this name left; raises ``OrphansRemain``."""
         await asyncio.to_thread(self._clean_up)
 
     def _clean_up(self) -> None:
@@ -133,11 +136,11 @@ class TaskExecutor(RpcEndpoint):
     # --- connection to the JobManager ---------------------------------------------------------------------
 
     def attach(self, peer: RemotePeer) -> None:
-        """From now on calls go to this JobManager."""
+        """Send calls to this JobManager from now on."""
         self._jobmanager = peer
 
     def egress(self) -> EgressGateway | None:
-        """Who takes evidence of connections out of boxes now; None: nobody."""
+        """The JobManager's endpoint for outbound connections; None if no JobManager is connected."""
         peer = self._jobmanager
         return None if peer is None or peer.closed else peer.gateway(EgressGateway, EGRESS)
 
@@ -147,9 +150,9 @@ class TaskExecutor(RpcEndpoint):
         return msgspec.structs.replace(self._slots.report(), warm=warm)
 
     async def reset(self) -> None:
-        """End all drivers and executors and free all slots: the JobManager knows nothing of them (any more).
+        """End all drivers and executors and free all slots: no JobManager knows them, or knows them any longer.
 
-        Called while there is no JobManager that could call.
+        Called only while no JobManager is connected.
         """
         await self._stop_all()
         for request in self._slots.held():
@@ -194,17 +197,17 @@ class TaskExecutor(RpcEndpoint):
         )
 
     def offer_held(self) -> None:
-        """Offer slots that jobs had taken under an earlier leader; those of a job that does not go on are freed."""
+        """Offer the slots that jobs took under an earlier leader. Slots of a job that does not continue are freed."""
         peer = self._jobmanager
         for slot in self._slots.active():
             if slot.request is not None and peer is not None:
                 self.hand_off(self._offer_again(slot.request, peer), failed=self._note_failure)
 
     async def _offer_again(self, request: SlotRequest, peer: RemotePeer) -> None:
-        """Offer a slot again until there is an answer, another leader, or no such slot any more."""
+        """Offer a slot until the JobMaster answers, the leader changes, or the slot is freed."""
         allocation_id = request.allocation_id
         while self._jobmanager is peer and not peer.closed and self._slots.find(allocation_id) is not None:
-            if self._starting(request):  # whether it will run is not known yet
+            if self._starting(request):  # it is not known yet whether it will run
                 await asyncio.sleep(OFFER_AGAIN_SECONDS)
                 continue
             offer = msgspec.structs.replace(
@@ -219,7 +222,7 @@ class TaskExecutor(RpcEndpoint):
             except (EndpointNotFound, EndpointStopped, MailboxFull, RpcTimeout) as error:
                 _LOG.info("slot %d is offered again to job %s: %s", request.slot, request.job_id, error)
             except (PeerUnreachable, LeadershipLost):
-                return  # the next leader is offered it
+                return  # it is offered to the next leader
             except SluiceError as error:
                 _LOG.warning("slot %d of job %s is freed: %s", request.slot, request.job_id, error)
                 await self._end_slot(allocation_id)
@@ -234,21 +237,21 @@ class TaskExecutor(RpcEndpoint):
         return self._executors.starting_in(request) or self._drivers.starting_in(request.allocation_id)
 
     async def drain(self, draining: bool) -> None:
-        """Take no more slots from now on, or take them again."""
+        """Stop or resume the allocation of slots."""
         if self._slots.draining != draining:
-            _LOG.info("this TaskManager is %s", "drained" if draining else "in service again")
+            _LOG.info("this TaskManager is %s", "draining" if draining else "in service again")
             self._slots.draining = draining
             self._slots_changed()
 
     async def leave(self) -> None:
-        """End this process, which is drained; raises ``SlotNotAvailable`` while it holds slots or is in service."""
+        """Let this drained process exit; raises ``SlotNotAvailable`` while it holds slots or is not draining."""
         if self._slots.held() or not self._slots.draining:
             raise SlotNotAvailable("this TaskManager is not drained")
-        _LOG.info("this TaskManager is drained and leaves")
+        _LOG.info("this TaskManager is drained and exits")
         self.left.set()
 
     async def free_slot(self, allocation_id: str) -> None:
-        """Release a slot; whatever runs in it is ended first."""
+        """End the processes in a slot and free it."""
         return self.deferred(self._end_slot(allocation_id))
 
     async def _end_slot(self, allocation_id: str) -> None:
@@ -276,16 +279,17 @@ class TaskExecutor(RpcEndpoint):
     async def launch_executor(self, launch: ExecutorLaunch) -> None:
         """Start an executor in an allocated slot; answers when its process runs.
 
+
         Raises ``AllocationUnknown``, ``SlotNotAvailable`` or ``ExecutorNotStarted``.
         """
         return self.deferred(self._executors.launch(launch, self._slots.activate(launch.allocation_id)))
 
     async def give_way(self, job_id: str, executor_id: int) -> None:
-        """Let an executor that starts take no processor time from others for a while."""
+        """Let other processes have the CPU first while an executor starts."""
         self._executors.give_way(job_id, executor_id)
 
     async def kill_executor(self, job_id: str, executor_id: int) -> None:
-        """End an executor: SIGTERM, then SIGKILL. One that is not known has ended already."""
+        """End an executor with SIGTERM, then SIGKILL. An unknown executor has ended already."""
         self._executors.kill(job_id, executor_id)
 
     def _tell_exit(self, request: SlotRequest, report: ExecutorExit) -> None:
@@ -303,11 +307,11 @@ class TaskExecutor(RpcEndpoint):
         return self.deferred(self._drivers.launch(launch, self._slots.activate(launch.allocation_id)))
 
     async def stop_driver(self, job_id: str, attempt: int, grace_seconds: float) -> None:
-        """End a driver; answers when nothing of it runs any more."""
+        """End a driver; answers when no process of it is left."""
         return self.deferred(self._drivers.stop(job_id, attempt, grace_seconds))
 
     async def driver_logs(self, job_id: str, attempt: int) -> tuple[str, ...]:
-        """Which logs the driver of an attempt has left here."""
+        """The names of the logs that the driver of an attempt has left here."""
         return self.deferred(self._drivers.logs(job_id, attempt))
 
     async def read_driver_log(self, job_id: str, attempt: int, name: str, offset: int, limit: int) -> LogChunk:
@@ -319,7 +323,7 @@ class TaskExecutor(RpcEndpoint):
         return self.deferred(self._drivers.read_event_log(job_id, attempt, offset, limit))
 
     async def release_job(self, job_id: str) -> None:
-        """The job is over: end its driver and executors, free its slots, keep only its logs."""
+        """End the driver and executors of a job that is over, free its slots, and keep only its logs."""
         return self.deferred(self._release(job_id))
 
     async def _release(self, job_id: str) -> None:
@@ -342,7 +346,7 @@ class TaskExecutor(RpcEndpoint):
         return self.deferred(asyncio.to_thread(lambda: merge(of_executors(), self._drivers.connections(job_id))))
 
     async def excesses(self, job_id: str) -> tuple[ExecutorExcess, ...]:
-        """Which of the job's executors here have exceeded a bound, as is found out now, the latest ones."""
+        """The latest executors of the job here that exceeded a resource limit, checked now."""
         return self._executors.excesses(job_id)
 
     # --- inside -------------------------------------------------------------------------------------------------
@@ -354,7 +358,7 @@ class TaskExecutor(RpcEndpoint):
 
     def _note_failure(self, error: BaseException) -> None:
         if isinstance(error, SluiceError):
-            _LOG.info("a JobMaster could not be told: %s", error)
+            _LOG.info("cannot call a JobMaster: %s", error)
         else:
             self.on_failure(error)
 

@@ -1,4 +1,4 @@
-"""Spark's UI of jobs that have ended, from their event logs."""
+"""The Spark UI of ended jobs, rebuilt from their event logs."""
 
 import lazy_loader
 

@@ -1,8 +1,8 @@
-"""Spark's UI of one job that has ended: a JVM in a box without a network, which has read the job's event log.
+"""The Spark UI of one ended job: a JVM in a sandbox without a network that reads the job's event log.
 
-The job has written the log, and Spark's code that reads it was not made for enemies: it makes objects of classes that
-the log names. So the JVM lives as a job's processes do: it has the uid of the job whose log it is, sees nothing but
-that and Spark, has bounded memory, disk and time, and neither an identity nor a network. It answers over a unix socket.
+The job wrote the log, and Spark's reader does not expect hostile input: it instantiates classes that the log names.
+Therefore the JVM is sandboxed like a process of the job: it runs with the job's uid, sees nothing but the log and
+Spark, has limited memory, disk and time, and has neither an identity nor a network. It answers over a Unix socket.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FAILED = Counter(
     registry=REGISTRY,
 )
 READ_SECONDS = 300.0
-"""How long a JVM may take to start and to read an event log."""
+"""How long the JVM may take to start and read the event log."""
 DISK_MB = 256
 TEMPORARY_MB = 64
 EVENT_LOG = "events.gz"
@@ -42,29 +42,29 @@ SUBJECT = Subject("the JVM that shows Spark's UI", "ui_memory_mb in [history]")
 
 @dataclass(frozen=True, slots=True)
 class UiPlaces:
-    """Directories of one UI; its JVM sees ``work`` and ``socket``."""
+    """The directories of one UI. Its JVM sees ``work`` and ``socket``."""
 
     directory: Path
     temp: Path
 
     @property
     def work(self) -> Path:
-        """Where the JVM works, with the event log."""
+        """The working directory of the JVM; it contains the event log."""
         return self.directory / "work"
 
     @property
     def event_log(self) -> Path:
-        """What the UI is made of."""
+        """The event log that the UI shows."""
         return self.work / EVENT_LOG
 
     @property
     def socket(self) -> Path:
-        """Short; the JVM makes its socket in it."""
+        """The directory in which the JVM creates its socket; a short path."""
         return self.temp / "jvm"
 
     @classmethod
     def make(cls, directory: Path) -> UiPlaces:
-        """New directories; raises ``StoreError``."""
+        """Create the directories; raises ``StoreError``."""
         make_private_directory(directory.parent)
         remove_untrusted(directory.parent, directory.name)
         places = cls(make_private_directory(directory), make_temp_dir())
@@ -73,7 +73,7 @@ class UiPlaces:
         return places
 
     def remove(self) -> None:
-        """After the end of the JVM; raises ``OrphansRemain``."""
+        """Remove the directories after the end of the JVM; raises ``OrphansRemain``."""
         kill_below(self.directory)
         remove_temp_dir(self.temp)
         remove_untrusted(self.directory.parent, self.directory.name)
@@ -82,13 +82,14 @@ class UiPlaces:
 class EndedUi:
     """The JVM of one UI, from its start to its end.
 
+
     Args:
-        spark: what it is started from.
-        memory_mb: its heap.
+        spark: returns the Java and Spark installation that the JVM is started from.
+        memory_mb: its heap size in MiB.
 
     Attributes:
-        why: it has failed, for this reason; empty: it has not.
-        shown: whether the event log has been read, and pages are there.
+        why: the reason why it failed; empty if it has not failed.
+        shown: whether the event log has been read and pages are available.
     """
 
     def __init__(
@@ -104,15 +105,15 @@ class EndedUi:
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start it in the background; what goes wrong is in :attr:`why`."""
+        """Start it in the background. :attr:`why` contains the reason of a failure."""
         self._running = asyncio.create_task(self._run(), name=f"Spark UI of job {self.job_id}")
 
     async def ask(self, request: UiRequest) -> UiPage:
-        """A page; status 502 to 504 when there is none."""
+        """A page; its status is 502 to 504 if the UI does not serve it."""
         return await ask_ui(self.places.socket / UI_SOCKET, request)
 
     async def end(self) -> None:
-        """End it, and remove its files."""
+        """Stop the JVM and remove its files."""
         if self._running is not None:
             await end_tasks(self._running)
         await asyncio.to_thread(self.places.remove)
@@ -140,7 +141,7 @@ class EndedUi:
             await asyncio.to_thread(self._spark),
             event_log=places.event_log,
             work_dir=places.work,
-            temp_dir=Path("/tmp"),  # noqa: S108  # the box's own
+            temp_dir=Path("/tmp"),  # noqa: S108  # the sandbox's own
             bridge=places.socket / "bridge",
             memory_mb=memory_mb,
         )
@@ -167,15 +168,15 @@ class EndedUi:
             )
 
     async def _until_ended(self, jvm: ChildProcess) -> Exit:
-        """How it ended; raises :class:`TimeoutError` if it does not get ready in time."""
+        """Wait for the end of the JVM and return it; raises :class:`TimeoutError` if it is not ready in time."""
         async with asyncio.timeout(READ_SECONDS):
-            while jvm.running and not (self.places.socket / UI_SOCKET).is_socket():  # noqa: ASYNC110  # another process makes it
+            while jvm.running and not (self.places.socket / UI_SOCKET).is_socket():  # noqa: ASYNC110  # made by the JVM
                 await asyncio.sleep(_POLL_SECONDS)
         self.shown = jvm.running
         return await jvm.wait()
 
     def _last_words(self) -> str:
-        """The last line that it has printed."""
+        """The last line that the JVM printed, as a suffix for a message."""
         with contextlib.suppress(OSError), (self.places.directory / JVM_LOG).open("rb") as log:
             log.seek(max(0, log.seek(0, 2) - 4096))
             lines = log.read().decode(errors="replace").strip().splitlines()

@@ -1,8 +1,8 @@
-"""The endpoint of a TaskManager that shows Spark's UI of jobs that have ended, wherever they ran.
+"""The endpoint of a TaskManager that shows the Spark UI of ended jobs, wherever they ran.
 
-The leader has their event logs, and no sandbox to read them in. It sends one in pieces to a TaskManager when
-somebody asks for a page, and asks that TaskManager from then on. A UI ends when nobody has asked for a while, or
-when another one needs its place.
+The leader has their event logs, but no sandbox to read them in. When a user requests a page, it sends the log in
+pieces to a TaskManager, and requests pages from that TaskManager from then on. A UI stops when it has been idle for a
+while, or when another UI needs its place.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from sluice.runtime.taskmanager.ended_uis.ended_ui import UiPlaces
 from sluice.runtime.taskmanager.errors import EndedUiRefused
 
 MAX_UIS = 2
-"""Shown at a time by one TaskManager: each is a JVM, beside the slots."""
+"""Maximum number of UIs of one TaskManager at a time. Each is a JVM that uses memory beside the slots."""
 IDLE_SECONDS = 600.0
-"""After the last page."""
+"""How long after its last page a UI is stopped."""
 STALLED_SECONDS = 60.0
-"""After the last piece of an event log whose end has not come, and after a failure: then it may be tried again."""
+"""How long after a failure, or after the last piece of an incomplete event log, loading may be tried again."""
 LOOK_SECONDS = 15.0
 ENDED_UI_DIRECTORY = "ended-ui"
-"""Below a TaskManager's directory."""
+"""Name below a TaskManager's directory."""
 _BUSY = 503
 _LOG = logging.getLogger(__name__)
 
 
 class Ui(Protocol):
-    """One UI; :class:`~sluice.runtime.taskmanager.ended_uis.ended_ui.EndedUi`."""
+    """One UI; see :class:`~sluice.runtime.taskmanager.ended_uis.ended_ui.EndedUi`."""
 
     places: UiPlaces
     why: str
     shown: bool
 
     def start(self) -> None:
-        """Begin to read the event log, which is whole."""
+        """Start to read the event log, which is complete."""
         ...
 
     async def ask(self, request: UiRequest) -> UiPage:
-        """A page."""
+        """Return a page."""
         ...
 
     async def end(self) -> None:
-        """End it, and remove its files."""
+        """Stop it and remove its files."""
         ...
 
 
 @dataclass
 class _Entry:
-    """A UI that is loaded, read or shown; ``ui.why`` is set when it has failed."""
+    """A UI that receives its event log, reads it or shows it. ``ui.why`` is set if it failed."""
 
     ui: Ui
     used_at: float
@@ -69,19 +69,20 @@ class _Entry:
 
     @property
     def state(self) -> EndedUiState:
-        """What it is now."""
+        """The current state of the UI."""
         if self.ui.why:
             return EndedUiState.FAILED
         return EndedUiState.SHOWN if self.ui.shown else EndedUiState.LOADING
 
 
 class EndedUis(RpcEndpoint):
-    """At most :data:`MAX_UIS` UIs of jobs that have ended.
+    """At most :data:`MAX_UIS` UIs of ended jobs.
+
 
     Args:
-        directory: below which their files are.
-        make: a UI that has no event log yet, by job and places.
-        monotonic: seconds of a clock that only goes forward.
+        directory: contains their files.
+        make: creates a UI without an event log, for a job id and its directories.
+        monotonic: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -99,19 +100,19 @@ class EndedUis(RpcEndpoint):
         self._looking: asyncio.Task[None] | None = None
 
     async def on_start(self) -> None:
-        """End and remove what an earlier process of this name left behind; raises ``OrphansRemain``."""
+        """Kill processes and remove files that an earlier process of this name left; raises ``OrphansRemain``."""
         await asyncio.to_thread(_clean_up, self._directory)
         self._looking = asyncio.create_task(self._look(), name="idle Spark UIs")
 
     async def on_stop(self) -> None:
-        """End all."""
+        """Stop all UIs."""
         if self._looking is not None:
             await end_tasks(self._looking)
         for job_id in tuple(self._entries):
             await self._end(job_id)
 
     async def page(self, job_id: str, request: UiRequest) -> EndedUiAnswer:
-        """A page, or why there is none."""
+        """A page, or the reason why there is none."""
         check_job_id(job_id)
         return self.deferred(self._page(job_id, request))
 
@@ -124,12 +125,12 @@ class EndedUis(RpcEndpoint):
         if entry.state is not EndedUiState.SHOWN:
             return EndedUiAnswer(state=entry.state, why=entry.ui.why)
         page = await entry.ui.ask(request)
-        if page.status == _BUSY:  # the first pages load many classes
+        if page.status == _BUSY:  # the first pages are slow: they load many classes
             return EndedUiAnswer(state=EndedUiState.LOADING)
         return EndedUiAnswer(state=EndedUiState.SHOWN, page=page)
 
     async def load(self, piece: EventLogPiece) -> None:
-        """Take a piece of an event log; the first one opens a place, the last one starts the UI."""
+        """Receive a piece of an event log. The first piece creates the UI, the last one starts it."""
         check_job_id(piece.job_id)
         return self.deferred(self._load(piece))
 
@@ -140,11 +141,11 @@ class EndedUis(RpcEndpoint):
         else:
             found = self._entries.get(piece.job_id)
             if found is None:
-                raise EndedUiRefused(f"the event log of job {piece.job_id} does not begin with its beginning")
+                raise EndedUiRefused(f"the first piece of the event log of job {piece.job_id} is missing")
             entry = found
         async with entry.lock:
             if entry.started or piece.offset != entry.received:
-                raise EndedUiRefused(f"the event log of job {piece.job_id} comes twice", "ask again in a minute")
+                raise EndedUiRefused(f"the event log of job {piece.job_id} is being received already", "ask again in a minute")
             if piece.offset + len(piece.data) > MAX_EVENT_LOG_BYTES:
                 raise EndedUiRefused(f"an event log of more than {MAX_EVENT_LOG_BYTES} bytes", "it is not shown")
             try:
@@ -158,10 +159,10 @@ class EndedUis(RpcEndpoint):
                 entry.ui.start()
 
     async def _open(self, job_id: str) -> _Entry:
-        """A place for another one; raises ``EndedUiRefused`` while all are being read."""
+        """Make room for one more UI; raises ``EndedUiRefused`` while all others are loading."""
         if job_id in self._entries:
             if self._entries[job_id].state is not EndedUiState.FAILED and not self._stalled(self._entries[job_id]):
-                raise EndedUiRefused(f"the event log of job {job_id} comes twice", "ask again in a minute")
+                raise EndedUiRefused(f"the event log of job {job_id} is being received already", "ask again in a minute")
             await self._end(job_id)
         while len(self._entries) >= MAX_UIS:
             ready = [each for each in self._entries.items() if each[1].state is not EndedUiState.LOADING]
@@ -178,7 +179,7 @@ class EndedUis(RpcEndpoint):
         return waits and self._monotonic() - entry.used_at > STALLED_SECONDS
 
     async def trim(self) -> None:
-        """End those that nobody has asked for."""
+        """Stop the UIs that are idle or stalled."""
         async with self._opening:
             for job_id, entry in tuple(self._entries.items()):
                 if self._stalled(entry) or self._monotonic() - entry.used_at > IDLE_SECONDS:
@@ -195,7 +196,7 @@ class EndedUis(RpcEndpoint):
         try:
             await asyncio.shield(ending)
         except SluiceError as error:
-            _LOG.error("something of the Spark UI of job %s remains: %s", job_id, error)
+            _LOG.error("the Spark UI of job %s was not removed completely: %s", job_id, error)
 
 
 def _clean_up(directory: Path) -> None:
@@ -205,6 +206,6 @@ def _clean_up(directory: Path) -> None:
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Nothing of the job runs here yet, so the path is what it was made as."""
+    """Append to the file. No process of the job runs here yet, so nothing can have replaced the path."""
     with path.open("ab") as file:
         file.write(data)

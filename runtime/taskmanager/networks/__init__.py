@@ -1,4 +1,4 @@
-"""The networks of drivers and executors, and the journal of what these connect to."""
+"""The networks of drivers and executors, and the journal of their connections."""
 
 import lazy_loader
 

@@ -17,19 +17,19 @@ from sluice.runtime.taskmanager.networks.network_owner import NetworkOwner
 _LOG = logging.getLogger(__name__)
 
 _ENDING = ThreadPoolExecutor(4, thread_name_prefix="end-egress")
-"""Ends connections of several networks at once: each waits for its broker."""
+"""Ends connections of several networks in parallel: each call waits for its broker."""
 
 
 class Ending(Protocol):
     """The part of a network that ends connections."""
 
     def end(self, wanted: Callable[[Connection], bool], reason: str) -> int:
-        """End all open connections and wait for it; return their number."""
+        """End all wanted connections, wait for that, and return their number."""
         ...
 
 
 class JournalRows:
-    """Rows of one owner, and the end of one whose connection cannot be ended. Nothing here waits."""
+    """Records the connections of one owner, and ends the owner if a connection cannot be ended. No method blocks."""
 
     def __init__(self, journal: EgressJournal, owner: NetworkOwner) -> None:
         self._journal = journal
@@ -46,7 +46,7 @@ class JournalRows:
         self._network = network
 
     def opened(self, connection: Connection) -> None:
-        """Write the connection down; end it if the journal is full."""
+        """Record the connection, or end it if the journal is full."""
         number, note = connection.id, connection.to.note
         try:
             written = self._journal.opened(
@@ -57,7 +57,7 @@ class JournalRows:
                 would_refuse=note.reason if isinstance(note, WouldRefuse) else "",
             )
         except TooManyDestinations as error:
-            _LOG.warning("a connection of job %s is ended: %s", self._owner.job_id, error.what)
+            _LOG.warning("ending a connection of job %s: %s", self._owner.job_id, error.what)
             self._journal.refused(self._box, _destination(connection), "too_many_connections")
             self._end(number, "too_many_connections")
             return
@@ -65,12 +65,12 @@ class JournalRows:
             self._open[number] = written
 
     def moved(self, connection: Connection, traffic: Traffic) -> None:
-        """Remember how many bytes the connection has carried."""
+        """Remember the byte counts of the connection."""
         with self._lock:
             self._traffic[connection.id] = traffic
 
     def closed(self, connection: Connection, traffic: Traffic, seconds: float, reason: str) -> None:  # noqa: ARG002
-        """Write down the end of the connection; the journal knows its beginning."""
+        """Record the end of the connection, whose start is in the journal."""
         with self._lock:
             self._traffic[connection.id] = traffic
             written = self._open.pop(connection.id, None)
@@ -81,14 +81,14 @@ class JournalRows:
             self._ending.pop(connection.id, None)
 
     def refused(self, refusal: Refusal) -> None:
-        """Write the refusal down."""
+        """Record the refusal."""
         to = Destination(
             refusal.name, "" if refusal.name else str(refusal.address), max(0, refusal.port), refusal.protocol
         )
         self._journal.refused(self._box, to, refusal.reason, count=max(1, refusal.count))
 
     def stuck(self, connection: Connection) -> None:
-        """End the owner of the network: it hides this connection."""
+        """End the owner of the network, because it hides this connection from the broker."""
         self._owner.end(f"it hides a connection to {connection.connect.name or connection.connect.address}")
 
     def _measured(self, number: int) -> tuple[int, int]:
@@ -97,7 +97,7 @@ class JournalRows:
         return traffic.sent, traffic.received
 
     def _end(self, number: int, reason: str) -> None:
-        """End a connection in a thread, together with all others that are due by then."""
+        """End a connection in a thread, together with all others that are due at that time."""
         with self._lock:
             first = not self._ending
             self._ending[number] = reason
@@ -114,7 +114,7 @@ class JournalRows:
             reason = next(iter(ending.values()))
             try:
                 network.end(partial(_is_one, frozenset(ending)), reason)
-            except Exception:  # noqa: BLE001  in a thread that nobody awaits; fail closed
+            except Exception:  # noqa: BLE001  nobody awaits this thread; fail closed
                 _LOG.exception("connections of job %s cannot be ended", self._owner.job_id)
                 self._owner.end("its connections cannot be ended")
 

@@ -1,4 +1,4 @@
-"""The process of a job to which a network belongs."""
+"""The process of a job that owns a network."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sluice.runtime.job_network import AskHosts
 
 @dataclass(frozen=True, slots=True)
 class NetworkOwner:
-    """The process of a job to which a network belongs.
+    """The process of a job that owns a network.
 
     Attributes:
-        job_id: of the job.
+        job_id: the id of the job.
         process: ``driver``, or ``executor/`` and its number.
-        attempt: of the job's driver; 0 where that is not known.
-        identity: the directory of its identity.
-        ask: on which hosts the job's processes listen on a port.
-        end: ends the process at once, from any thread: a connection that must end cannot be ended otherwise.
+        attempt: the attempt of the job's driver; 0 if it is not known.
+        identity: the directory of the process's identity.
+        ask: returns the hosts on which the job's processes listen on a port.
+        end: ends the process at once, for a connection that cannot be ended otherwise. Called from any thread.
     """
 
     job_id: str

@@ -15,13 +15,14 @@ from sluice.runtime.taskmanager.networks.network_owner import NetworkOwner
 
 @dataclass(frozen=True, slots=True)
 class Networks:
-    """Makes networks for jobs' processes.
+    """Opens the networks of jobs' processes.
+
 
     Attributes:
-        host: that drivers and executors here tell others.
-        sandbox: what they run in.
-        egress_rules: what decides about the connections of an owner that lead out of its job.
-        journal: what hears of them.
+        host: the host that drivers and executors of this TaskManager advertise.
+        sandbox: the sandbox that they run in.
+        egress_rules: returns the rules for connections of an owner to destinations outside of its job.
+        journal: records these connections.
     """
 
     host: str
@@ -36,13 +37,14 @@ class Networks:
         tell: Callable[[tuple[int, ...]], Awaitable[object]],
         waiting: WaitingNetwork | None = None,
     ) -> JobNetwork:
-        """The network of one driver or executor that listens for ``names``; raises as :meth:`JobNetwork.open`.
+        """The network of one driver or executor; raises the errors of :meth:`JobNetwork.open`.
+
 
         Args:
-            owner: whose it is.
-            names: what it listens for.
-            tell: tells its JobMaster on which ports; there is no network if that fails.
-            waiting: that of the box that becomes the owner's; None: make one.
+            owner: the process that owns the network.
+            names: the purposes of its listening ports.
+            tell: tells the JobMaster the ports. If it fails, the network is closed.
+            waiting: the network of the warm sandbox that becomes the owner's; None: create one.
         """
         network = await self._open(owner, names, waiting)
         try:
@@ -64,5 +66,5 @@ class Networks:
         return network
 
     async def wait(self, box_id: str) -> WaitingNetwork:
-        """The network of a box that waits, whose uid is that of ``box_id``; raises as :meth:`WaitingNetwork.open`."""
+        """The network of a warm sandbox with the uid of ``box_id``; raises as :meth:`WaitingNetwork.open`."""
         return await WaitingNetwork.open(self.host, uid=self.sandbox.uid(box_id))

@@ -1,4 +1,4 @@
-"""The processes of jobs on a TaskManager: drivers and executors, launched, watched and ended."""
+"""The processes of jobs on a TaskManager: launches, watches and ends drivers and executors."""
 
 import lazy_loader
 

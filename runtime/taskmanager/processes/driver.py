@@ -1,8 +1,8 @@
-"""One driver: its identity, the process of its agent, its directories.
+"""One driver: its identity, its agent process and its directories.
 
-The agent (:mod:`sluice.runtime.spark.driver.main`) is trusted: it speaks RPC for the driver, and starts what the job
-brings. The private key is generated here and never leaves this machine; the JobMaster signs the CSR only of the driver
-that it told this TaskManager to launch. In the driver's directory the job can write ``work`` and ``reports`` alone.
+The agent (:mod:`sluice.runtime.spark.driver.main`) is trusted: it speaks RPC for the driver and starts the job's code.
+The private key is generated here and never leaves this machine. The JobMaster signs only the CSR of the driver that it
+told this TaskManager to launch. In the driver's directory, the job can write only ``work`` and ``reports``.
 """
 
 from __future__ import annotations
@@ -53,29 +53,30 @@ SignDriver = Callable[[DriverCsr], Awaitable[SignedChain]]
 
 
 AGENT = (sys.executable, "-P", "-m", "sluice.runtime.spark.driver.main")
-"""The real driver agent; ``-P`` keeps a job's files off its module path."""
+"""The command of the driver agent; ``-P`` keeps a job's files off its module path."""
 
 
 def driver_directory(jobs: Path, job_id: str, attempt: int) -> Path:
-    """Where a driver lives below ``<work>/jobs``."""
+    """The directory of a driver below ``<work>/jobs``."""
     return jobs / job_id / f"driver-{attempt}"
 
 
 @dataclass(frozen=True, slots=True)
 class DriverHome:
-    """What all drivers of a TaskManager have in common.
+    """Settings that all drivers of a TaskManager share.
+
 
     Attributes:
         jobs: the directory of all jobs of this TaskManager.
         host: the address that the driver's Spark listens on.
-        trust_domain: of the cluster.
-        leader: where a driver looks for the JobManager that leads.
-        isolation: what JVM and Python run in.
-        trial: how this machine was found to give that; None: each agent tries it itself.
-        private: what no job may see.
-        event_log_bytes: largest event log that is kept of one, compressed; 0: none is.
-        spark: what their JVMs are started from; None: each agent examines Java and Spark itself.
-        argv: the command of a driver agent; the path of its spec follows, by which a process is known to be this one.
+        trust_domain: the trust domain of the cluster.
+        leader: where a driver looks for the leading JobManager.
+        isolation: the isolation of the driver's JVM and Python.
+        trial: the isolation features found on this machine; None: each agent tests them itself.
+        private: paths that no job may see.
+        event_log_bytes: maximum size of a driver's compressed event log; 0: no event log is kept.
+        spark: returns the Java and Spark installation of the JVMs; None: each agent finds it itself.
+        argv: the command of a driver agent. The path of its spec is appended and identifies the process.
     """
 
     jobs: Path
@@ -91,19 +92,20 @@ class DriverHome:
 
 
 JoinDriver = Callable[["HostedDriver"], Awaitable[JobNetwork]]
-"""Makes the network of a driver, and tells its JobMaster on which ports it listens."""
+"""Opens the network of a driver and tells its JobMaster the listening ports."""
 
 
 class HostedDriver:
-    """A driver that has not been started yet, runs, or has ended.
+    """A driver that is not started yet, is running, or has ended.
+
 
     Args:
-        launch: what to start.
-        home: of all drivers here.
-        token: fencing token of its JobMaster.
-        sign: has the JobMaster sign its CSR.
-        join: makes its network; None: it shares the machine's.
-        waiting: an agent that has waited to run it; None: there is none.
+        launch: the launch request.
+        home: the settings of all drivers of this TaskManager.
+        token: the fencing token of its JobMaster.
+        sign: asks the JobMaster to sign its CSR.
+        join: opens its network; None: it shares the machine's.
+        waiting: a warm agent that is to run it; None: start a new agent.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class HostedDriver:
     ) -> None:
         self.launch = launch
         self.ended = asyncio.Event()
-        """Set when nothing of the driver runs any more, or it was not started."""
+        """Set when no process of the driver is left, or when it was not started."""
         self._home = home
         self._token = token
         self._sign = sign
@@ -131,7 +133,7 @@ class HostedDriver:
         self._grace: float | None = None
 
     def _settle(self, waiting: WaitingDriverAgent | None) -> None:
-        """Where it lives: in directories of its own, or in those of an agent that has waited for it."""
+        """Choose its directories: its own, or those of the warm agent."""
         self._waiting = waiting
         place = self._place = None if waiting is None else waiting.place
         self._work = self.directory / "work" if place is None else place.work
@@ -140,17 +142,17 @@ class HostedDriver:
 
     @property
     def waiting_network(self) -> WaitingNetwork | None:
-        """The network of the boxes that have waited for it."""
+        """The network of the warm agent's sandboxes."""
         return None if self._waiting is None else self._waiting.network
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        """The directories below which its processes work."""
+        """The directories below which its processes run."""
         return (self.directory, *(() if self._place is None else (self._place.directory,)))
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """The ports assigned to it; none if it chooses its own."""
+        """The ports that are assigned to it; empty if it chooses its own."""
         return () if self._network is None else self._network.ports.ports
 
     @property
@@ -159,9 +161,9 @@ class HostedDriver:
         return self._child is not None
 
     async def start(self) -> ChildProcess:
-        """Start the agent and get it an identity and a network meanwhile; raises :class:`DriverNotStarted`.
+        """Start the agent, and prepare its identity and network meanwhile; raises :class:`DriverNotStarted`.
 
-        The agent does nothing before it is told that its spec is there.
+        The agent does nothing until it is told that its spec is written.
         """
         make_private_directory(self.directory)
         if self._waiting is not None:
@@ -173,18 +175,15 @@ class HostedDriver:
 
     @property
     def has_waited(self) -> bool:
-        """Whether it runs in an agent that has waited for it."""
+        """Whether it runs in a warm agent."""
         return self._waiting is not None
 
     def waited_in_vain(self, ended: Exit) -> bool:
-        """Whether its agent ended because JVM or Python that had waited could not be used; nothing of the job ran."""
+        """Whether its agent ended because its warm JVM or Python could not be used. No code of the job has run then."""
         return self._waiting is not None and ended.code == EXIT_WAITED_IN_VAIN
 
     async def start_again(self) -> ChildProcess:
-        """Start it as if nothing had waited, after the end of an agent that has :meth:`waited_in_vain`.
-
-        Raises as :meth:`start`.
-        """
+        """Start it with a new agent, after :meth:`waited_in_vain` was true. Raises the errors of :meth:`start`."""
         self._child = None
         self._check_wanted()
         return await self._start_elsewhere()
@@ -195,7 +194,7 @@ class HostedDriver:
         return await self._start_new()
 
     async def _take_over(self, waiting: WaitingDriverAgent) -> ChildProcess | None:
-        """Let the agent that has waited be this driver's; None: it cannot, and has ended."""
+        """Let the warm agent become this driver's; None if it cannot, and has ended."""
         await side_by_side(self.renew_identity(), self._join_network())
         await asyncio.to_thread(self._write_spec, -1)
         self._check_wanted()
@@ -230,7 +229,7 @@ class HostedDriver:
         return agent
 
     async def _start_agent(self) -> tuple[ChildProcess, socket.socket | None, int]:
-        """The process; where it is given attachments from, if it needs any; the descriptor over which it takes them."""
+        """The process, the socket that serves its attachments or None, and the descriptor that it inherits or -1."""
         environment = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
         with contextlib.ExitStack() as unless_started, contextlib.ExitStack() as stack:
             ours, inherited = None, -1
@@ -252,10 +251,10 @@ class HostedDriver:
         return agent, ours, inherited
 
     async def _begin(self, agent: ChildProcess) -> None:
-        """Tell the agent that the spec is there; an agent that has ended shows by its end that it did not hear."""
+        """Tell the agent that its spec is written. If it has ended, the watcher of its process reports that."""
         self._check_wanted()
         if agent.stdin is None:
-            raise DriverNotStarted(f"the driver of job {self.launch.job_id} cannot be told what it is")
+            raise DriverNotStarted(f"the agent of the driver of job {self.launch.job_id} has no standard input")
         self._child = agent
         with contextlib.suppress(OSError):
             agent.stdin.write(BEGIN)
@@ -263,7 +262,7 @@ class HostedDriver:
         agent.stdin.close()
 
     async def _open_network(self, attachments: socket.socket | None) -> None:
-        """Give attachments in its network over ``attachments``; None: it shares the machine's."""
+        """Open its network and serve attachments over ``attachments``; None: it shares the machine's network."""
         if attachments is None:
             return
         try:
@@ -307,7 +306,7 @@ class HostedDriver:
         ).write(self._spec)
 
     async def renew_identity(self) -> None:
-        """Make a new key and have it signed; the running JVM picks the new files up by itself."""
+        """Generate a new key and have its certificate signed. A running JVM reloads the files by itself."""
 
         async def sign(csr_pem: bytes) -> SignedChain:
             return await self._sign(DriverCsr(attempt=self.launch.attempt, csr_pem=csr_pem))
@@ -320,32 +319,32 @@ class HostedDriver:
         await keep_renewed(self.identity, self.renew_identity, f"driver of job {self.launch.job_id}")
 
     async def stop(self, grace: float) -> None:
-        """SIGTERM, so that the agent ends JVM and Python; SIGKILL after ``grace`` seconds; returns at its end."""
+        """Send SIGTERM, so that the agent ends JVM and Python; SIGKILL after ``grace`` seconds. Wait for its end."""
         self._grace = grace
         if self._child is not None:
             await self._child.stop(grace)
 
     async def end_waiting(self) -> None:
-        """End what waits for it, if it has not been taken over."""
+        """End the warm agent if the driver has not taken it over."""
         if self._waiting is not None and self._child is None:
             await self._waiting.end()
 
     def connections(self) -> Evidence:
-        """What the driver's JVM recorded."""
+        """The connections that the driver's JVM recorded."""
         return read_evidence(self._reports)
 
     def clean_up(self) -> None:
-        """Clean up after the end: keep the shortened logs; remove key, token, network and the job's files."""
+        """Clean up after its end: shorten and keep the logs; remove key, token, network and the job's files."""
         self._leave()
         clean_driver_directory(self.directory)
 
     def _leave(self) -> None:
-        """Make sure that nothing of it runs any more in its directories."""
+        """Close its network, and end and remove what is left in the directories of a warm agent."""
         vacate(self._place, self._network or self.waiting_network)
 
 
 def clean_driver_directory(directory: Path) -> None:
-    """Keep nothing but the logs of a driver, and Spark's event log."""
+    """Remove everything but the logs of a driver and Spark's event log."""
     logs = frozenset(LOG_FILES.values())
     clear_untrusted(directory, keep={*logs, EVENT_LOG, CUT})
     for name in logs:
@@ -353,12 +352,12 @@ def clean_driver_directory(directory: Path) -> None:
 
 
 def driver_logs(directory: Path) -> tuple[str, ...]:
-    """Which logs a driver has left."""
+    """The names of the logs that a driver has left."""
     return tuple(name for name, file in LOG_FILES.items() if is_regular_file(directory, file))
 
 
 def read_event_log(directory: Path, offset: int, limit: int) -> EventLogChunk:
-    """A piece of the event log that a driver has left; an empty one when there is none."""
+    """A piece of the event log that a driver has left; empty if there is none."""
     try:
         with open_untrusted(directory, EVENT_LOG) as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""The drivers of one TaskManager: launches them in slots of their own, watches and ends them; reads their logs."""
+"""The drivers of one TaskManager: launches them in driver slots, watches and ends them, and reads their logs."""
 
 from __future__ import annotations
 
@@ -46,28 +46,29 @@ from sluice.runtime.warm import WarmKind
 _LOG = logging.getLogger(__name__)
 
 KILL_GRACE_SECONDS = 3.0
-"""How long a driver whose slot is taken away gets between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL for a driver whose slot is freed."""
 RETRY_SECONDS = 0.5
-"""Pause before a busy JobMaster is told again that its driver has ended."""
+"""Pause before the end of a driver is reported again to a busy JobMaster."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What drivers of a job have recorded, up to that of ``attempt``."""
+    """The connections that the drivers of a job recorded, up to ``attempt``."""
 
     evidence: Evidence = field(default_factory=Evidence)
     attempt: int = 0
 
 
 class Drivers:
-    """All drivers here, by job. A job has one at a time.
+    """All drivers of this TaskManager, by job. A job has one driver at a time.
+
 
     Args:
-        endpoint: the TaskExecutor, on whose main thread ends are handled.
-        home: what all drivers here have in common.
-        jobmaster: who masters the job of a slot now.
-        networks: those of drivers; None: they share the machine's.
-        warm: agents that wait; None: there are none.
+        endpoint: the TaskExecutor; its main thread handles the end of drivers.
+        home: the settings that all drivers share.
+        jobmaster: returns the current JobMaster of a slot's job.
+        networks: opens the networks of drivers; None: they share the machine's.
+        warm: the pool of warm agents; None: there is none.
     """
 
     def __init__(
@@ -87,11 +88,12 @@ class Drivers:
         self._evidence: dict[str, _Kept] = {}
 
     def launch(self, launch: DriverLaunch, slot: TaskSlot) -> Coroutine[Any, Any, None]:
-        """Start a driver in an allocated slot; what is returned ends when its process runs.
+        """Start a driver in an allocated slot. The returned coroutine ends when its process runs.
+
 
         Raises:
-            AllocationUnknown: the slot is not for a driver of this job.
-            SlotNotAvailable: it is too small, or a driver of this job runs here.
+            AllocationUnknown: the slot is not allocated to a driver of this job.
+            SlotNotAvailable: the slot is too small, or a driver of this job runs here already.
         """
         request = slot.request
         if request is None or request.kind is not SlotKind.DRIVER or request.job_id != launch.job_id:
@@ -115,7 +117,7 @@ class Drivers:
 
         async def join(driver: HostedDriver) -> JobNetwork:
             def end(reason: str) -> None:
-                _LOG.warning("driver of job %s is ended: %s", request.job_id, reason)
+                _LOG.warning("ending the driver of job %s: %s", request.job_id, reason)
                 self._endpoint.hand_off(driver.stop(0))
 
             network_owner = NetworkOwner(
@@ -146,7 +148,7 @@ class Drivers:
             if isinstance(error, OSError):
                 raise DriverNotStarted(f"the driver of job {launch.job_id}: {error.strerror or error}") from error
             raise
-        _LOG.info("driver %d of job %s runs, pid %d", launch.attempt, launch.job_id, child.pid)
+        _LOG.info("driver %d of job %s started, pid %d", launch.attempt, launch.job_id, child.pid)
         renewal = self._endpoint.hand_off(driver.keep_renewed())
         self._endpoint.hand_off(self._watch(driver, child, request)).add_done_callback(lambda _: renewal.cancel())
 
@@ -156,7 +158,7 @@ class Drivers:
         await asyncio.to_thread(driver.clean_up)
 
     async def _watch(self, driver: HostedDriver, child: ChildProcess, request: SlotRequest) -> None:
-        """Wait for the end, make sure that nothing is left, and tell the JobMaster; then delete the files."""
+        """Wait for the end, kill leftover processes, tell the JobMaster, and delete the files."""
         launch = driver.launch
         try:
             how = await self._ended(driver, child)
@@ -174,13 +176,13 @@ class Drivers:
     async def _ended(self, driver: HostedDriver, child: ChildProcess) -> str:
         """Wait for the driver's end. If its warm agent could not be used, start it without one and wait again."""
         ended = await child.wait()
-        await child.stop(0)  # whatever it has left in its session
+        await child.stop(0)  # kills leftover processes of its session
         if not driver.waited_in_vain(ended):
             if self._warm is not None and driver.has_waited:
                 self._warm.used(WarmKind.DRIVER)
             return str(ended)
         launch = driver.launch
-        _LOG.warning("driver %d of job %s is started again: what waited could not be it", launch.attempt, launch.job_id)
+        _LOG.warning("driver %d of job %s is started again without a warm agent", launch.attempt, launch.job_id)
         if self._warm is not None:
             self._warm.in_vain(WarmKind.DRIVER, f"see driver.agent of job {launch.job_id}")
         try:
@@ -199,8 +201,8 @@ class Drivers:
                 await self._jobmaster(request).driver_process_ended(end)
             except (MailboxFull, RpcTimeout):
                 await asyncio.sleep(RETRY_SECONDS)
-            except SluiceError as error:  # it is over, or this TaskManager is lost for it, with all that ran here
-                _LOG.info("the JobMaster of job %s could not be told: %s", launch.job_id, error)
+            except SluiceError as error:  # the job is over, or its JobMaster has given up this TaskManager
+                _LOG.info("cannot tell the JobMaster of job %s the end of its driver: %s", launch.job_id, error)
                 return
             else:
                 return
@@ -211,12 +213,12 @@ class Drivers:
         driver.ended.set()
 
     def attempt_in(self, allocation_id: str) -> int:
-        """The attempt whose driver runs in a slot; 0: none."""
+        """The attempt of the driver in a slot; 0 if there is none."""
         driver = self._in(allocation_id)
         return 0 if driver is None else driver.launch.attempt
 
     def ports_in(self, allocation_id: str) -> tuple[int, ...]:
-        """The ports that are assigned to the driver in a slot."""
+        """The ports assigned to the driver in a slot."""
         driver = self._in(allocation_id)
         return () if driver is None else driver.ports
 
@@ -229,19 +231,19 @@ class Drivers:
         return next((each for each in self._drivers.values() if each.launch.allocation_id == allocation_id), None)
 
     async def stop(self, job_id: str, attempt: int, grace: float) -> None:
-        """End a driver; returns when nothing of it runs any more. One that is not known has ended already."""
+        """End a driver and wait until no process of it is left. An unknown driver has ended already."""
         driver = self._drivers.get(job_id)
         if driver is not None and driver.launch.attempt == attempt:
-            # The caller may give up waiting, and then what waits for its answer is cancelled.
+            # If the caller stops waiting, this call is cancelled; the driver must be stopped all the same.
             await asyncio.shield(self._endpoint.hand_off(self._stop(driver, grace)))
 
     async def end_slot(self, allocation_id: str) -> None:
-        """End what runs in a slot."""
+        """End the driver in a slot."""
         inside = [each for each in self._drivers.values() if each.launch.allocation_id == allocation_id]
         await asyncio.gather(*(self._stop(each, KILL_GRACE_SECONDS) for each in inside))
 
     async def stop_all(self) -> None:
-        """End all drivers, and forget them."""
+        """End and forget all drivers."""
         await asyncio.gather(*(self._stop(each, KILL_GRACE_SECONDS) for each in self._drivers.values()))
         self._evidence.clear()
 
@@ -250,23 +252,23 @@ class Drivers:
         await driver.ended.wait()
 
     def release_job(self, job_id: str) -> None:
-        """The attempt is over; its evidence has been asked for."""
+        """Forget a job that is over; its evidence has been collected."""
         self._evidence.pop(job_id, None)
 
     @property
     def jobs(self) -> frozenset[str]:
-        """The jobs whose driver runs here, or whose evidence or logs somebody may still ask for."""
+        """The jobs with a driver here, or with evidence or logs that may still be requested."""
         return frozenset(self._drivers) | frozenset(self._evidence)
 
     def connections(self, job_id: str) -> Evidence:
-        """Mutual TLS connections that drivers of a job here have recorded."""
+        """The mutual TLS connections that drivers of a job recorded here."""
         driver, kept = self._drivers.get(job_id), self._evidence.get(job_id, _Kept())
         if driver is None or driver.launch.attempt <= kept.attempt:
             return kept.evidence
         return merge(kept.evidence, driver.connections())
 
     async def logs(self, job_id: str, attempt: int) -> tuple[str, ...]:
-        """Which logs the driver of an attempt has left here."""
+        """The names of the logs that the driver of an attempt has left here."""
         return await asyncio.to_thread(driver_logs, driver_directory(self._home.jobs, check_job_id(job_id), attempt))
 
     async def read_log(self, job_id: str, attempt: int, name: str, offset: int, limit: int) -> LogChunk:

@@ -1,7 +1,7 @@
-"""One executor: its identity, its process, its directories.
+"""One executor: its identity, its process and its directories.
 
-The private key is generated here and never leaves this machine. The JobMaster signs the CSR only of an executor that
-it told this TaskManager to launch.
+The private key is generated here and never leaves this machine. The JobMaster signs only the CSR of an executor that it
+told this TaskManager to launch.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ from sluice.runtime.taskmanager.waiting import EXECUTOR, STREAMS, WaitingExecuto
 from sluice.runtime.workload import AskKeys, AskToken, WorkloadPlace, WorkloadServer, no_keys, no_token
 
 KILL_GRACE_SECONDS = 3.0
-"""How long an executor that is to end gets between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL for an executor."""
 SIGNAL_EXIT_BASE = 128
 BLAMED_ON_APPLICATION = HEAP_FULL | {50, 51}
-"""Exit codes that Spark may count against the job: out of memory, and ``org.apache.spark.util.SparkExitCode``'s
-UNCAUGHT_EXCEPTION and its twin."""
+"""Exit codes that Spark may count as failures of the application: out of memory, and UNCAUGHT_EXCEPTION and
+UNCAUGHT_EXCEPTION_TWICE of ``org.apache.spark.util.SparkExitCode``."""
 
 Sign = Callable[[CsrToSign], Awaitable[SignedChain]]
 
 
 def executor_directory(jobs: Path, job_id: str, executor_id: int) -> Path:
-    """Where an executor lives below ``<work>/jobs``."""
+    """The directory of an executor below ``<work>/jobs``."""
     return jobs / job_id / f"executor-{executor_id}"
 
 
 Join = Callable[["ExecutorProcess"], Awaitable[JobNetwork]]
-"""Makes the network of an executor, and tells its JobMaster on which ports it listens."""
+"""Opens the network of an executor and tells its JobMaster the listening ports."""
 
 
 class ExecutorProcess:
-    """An executor that has not been started yet, runs, or has ended.
+    """An executor that is not started yet, is running, or has ended.
 
-    It runs in a box, in which it sees its identity and may write its work, temporary and reports directories.
+    It runs in a sandbox in which it can read its identity and write its work, temporary and reports directories.
     """
 
-    def __init__(  # who it is, where, and what it is started with
+    def __init__(  # identity, location and start parameters
         self,
         launch: ExecutorLaunch,
         jobs: Path,
@@ -96,11 +96,11 @@ class ExecutorProcess:
         self._kills_before = self._kills.count
 
     def _settle(self, waiting: WaitingExecutor | None) -> None:
-        """Where it lives: in directories of its own, or in those of a JVM that has waited for it."""
+        """Choose its directories: its own, or those of the warm JVM."""
         self._waiting = waiting
         place = self._place = None if waiting is None else waiting.place
         self._box_id = self.launch.job_id if place is None else place.id
-        """Whose uid the process has: the job's, or that of the box in which it has waited."""
+        """Selects the uid of the process: the id of the job, or of the sandbox of the warm JVM."""
         self._work = self.directory / "work" if place is None else place.work
         self._reports = self.directory / "reports" if place is None else place.reports
         shown = None if place is None else place.identity
@@ -111,12 +111,12 @@ class ExecutorProcess:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """The ports assigned to it; none if it chooses its own."""
+        """The ports that are assigned to it; empty if it chooses its own."""
         return () if self._network is None else self._network.ports.ports
 
     @property
     def waiting_network(self) -> WaitingNetwork | None:
-        """The network of the box that has waited for it."""
+        """The network of the warm JVM's sandbox."""
         return None if self._waiting is None else self._waiting.network
 
     @property
@@ -134,19 +134,19 @@ class ExecutorProcess:
             self._settle(None)
             child = await self._attempt(launcher)
         if child is None:
-            raise ExecutorNotStarted(f"executor {self.launch.executor_id} has no process")
+            raise ExecutorNotStarted(f"executor {self.launch.executor_id} was not started")
         self._child = child
         try:
             await asyncio.to_thread(self._place_reports, child.pid)
-        except BaseException:  # nobody gets to know of the child who could end it
+        except BaseException:  # no caller gets the child, so nobody else could stop it
             await asyncio.shield(child.stop(0))
             raise
-        if self._unwanted:  # asked to end while it was being started: it has not begun with anything
+        if self._unwanted:  # stopped while it was being started: it has done nothing yet
             await child.stop(0)
         return child
 
     async def _attempt(self, launcher: ExecutorLauncher) -> ChildProcess | None:
-        """Start it where it lives; None: the JVM that has waited cannot be it."""
+        """Start it in its directories; None if the warm JVM cannot become this executor."""
         if self._waiting is None:
             for path in (self._work, self._reports):
                 make_private_directory(path)
@@ -187,7 +187,7 @@ class ExecutorProcess:
             )
 
     def _prepare(self, command: Command, temp: Path) -> Box:
-        """Write all files that the process needs, and return its view."""
+        """Write all files that the process needs, and return its sandbox."""
         job_id = self.launch.job_id
         self._of_job.refresh()
         command.write_files()
@@ -208,7 +208,7 @@ class ExecutorProcess:
         return self._sandbox.box(view, limits, network=attachment)
 
     async def _identify(self) -> None:
-        """Get an identity, and serve it to the job's code."""
+        """Get an identity and serve it to the job's code over the Workload API."""
         await self.renew_identity()
         server = WorkloadServer(
             WorkloadPlace(
@@ -220,7 +220,7 @@ class ExecutorProcess:
             ask_keys=self._ask_keys,
             files=self.launch.token_files,
         )
-        self._workload = server  # cleaned up whatever comes
+        self._workload = server  # set before the start, so that it is cleaned up in any case
         await server.start()
 
     async def _open_network(self) -> None:
@@ -228,16 +228,16 @@ class ExecutorProcess:
             self._network = await self._join(self)
 
     async def end_workload(self) -> None:
-        """Stop serving tokens for this executor, and end the process that waits for it."""
+        """Stop serving tokens for this executor, and end the warm JVM if it has not been taken over."""
         if self._workload is not None:
             await self._workload.close()
         if self._waiting is not None and self._child is None:
             await self._waiting.end()
 
     async def give_way(self) -> None:
-        """Take no processor time from others while it starts, at most ``GIVE_WAY_SECONDS``.
+        """Let other processes have the CPU first while it starts, for at most ``GIVE_WAY_SECONDS``.
 
-        One that has waited for its job has started already. Without CAP_SYS_NICE nobody could take it back.
+        Has no effect on a warm JVM, which has started already, and without CAP_SYS_NICE, which is needed to undo it.
         """
         child = self._child
         if child is None or self._waiting is not None or not can_return() or in_background():
@@ -258,7 +258,7 @@ class ExecutorProcess:
         return SpiffeId.executor(self._trust_domain, self.launch.job_id, self.launch.executor_id)
 
     async def renew_identity(self) -> None:
-        """Make a new key and have it signed; the running JVM picks the new files up by itself."""
+        """Generate a new key and have its certificate signed. A running JVM reloads the files by itself."""
 
         async def sign(csr_pem: bytes) -> SignedChain:
             return await self._sign(CsrToSign(executor_id=self.launch.executor_id, csr_pem=csr_pem))
@@ -272,21 +272,21 @@ class ExecutorProcess:
         await asyncio.gather(renewing, self._of_job.keep_fresh())
 
     async def stop(self) -> None:
-        """End the process: SIGTERM, then SIGKILL; returns when it has ended."""
+        """End the process with SIGTERM, then SIGKILL; wait for its end."""
         self._unwanted = True
         if self._child is not None:
             await self._child.stop(KILL_GRACE_SECONDS)
 
     def connections(self) -> Evidence:
-        """What the executor's JVM recorded."""
+        """The connections that the executor's JVM recorded."""
         return read_evidence(self._reports)
 
     def excess(self) -> str:
-        """The bound that it has exceeded so far; empty: none."""
+        """The resource limit that it has exceeded so far; empty if none."""
         return self._child.excess_so_far() if self._child is not None else ""
 
     def exit_report(self, ended: Exit) -> ExecutorExit:
-        """How the executor ended, for JobMaster and Spark."""
+        """How the executor ended, for the JobMaster and Spark."""
         code = ended.code if ended.code >= 0 else SIGNAL_EXIT_BASE - ended.code
         excess = self.excess()
         reason = excess or end_of(
@@ -304,12 +304,12 @@ class ExecutorProcess:
         )
 
     def clean_up(self) -> None:
-        """Clean up after the end: keep the shortened logs; remove key, secrets, shuffle files and network."""
+        """Clean up after its end: shorten and keep the logs; remove key, secrets, shuffle files and network."""
         self._leave()
         clean_executor_directory(self.directory)
 
     def _leave(self) -> None:
-        """Make sure that nothing of it runs any more in its directories."""
+        """Close its network, end what is left in the directories of a warm JVM, and remove temporary directories."""
         vacate(self._place, self._network or self.waiting_network)
         if self._place is None:
             for path in (self._temp, None if self._workload is None else self._workload.place.directory):
@@ -318,7 +318,7 @@ class ExecutorProcess:
 
 
 def clean_executor_directory(directory: Path) -> None:
-    """Keep nothing but the logs of an executor."""
+    """Remove everything but the logs of an executor."""
     clear_untrusted(directory, keep=STREAMS)
     for name in STREAMS:
         shorten_log(directory / name)

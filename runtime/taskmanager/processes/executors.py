@@ -1,4 +1,4 @@
-"""The executors of one TaskManager: launches them in slots, watches and ends them; reads their logs and evidence."""
+"""The executors of one TaskManager: launches them in slots, watches and ends them, reads their logs and evidence."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ from sluice.runtime.workload import TokenUnavailable
 _LOG = logging.getLogger(__name__)
 
 KEPT_EXCESSES = 20
-"""For so many of a job's latest executors it is remembered which bound they exceeded."""
+"""Number of a job's latest executors whose exceeded resource limits are remembered."""
 
 
 @dataclass(slots=True)
 class _Job:
-    """One job's executors here by number, the evidence of ended ones, and the bounds that some exceeded."""
+    """One job's executors here by number, the evidence of ended ones, and the limits that some exceeded."""
 
     executors: dict[int, ExecutorProcess] = field(default_factory=dict)
     evidence: Evidence = field(default_factory=Evidence)
@@ -61,13 +61,14 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorHome:
-    """What all executors of a TaskManager have in common.
+    """Settings that all executors of a TaskManager share.
+
 
     Attributes:
-        jobs: where each job has a directory.
-        launcher: composes their commands.
-        networks: theirs; None: they share the machine's.
-        warm: JVMs that wait; None: there are none.
+        jobs: contains a directory per job.
+        launcher: builds their commands.
+        networks: opens their networks; None: they share the machine's.
+        warm: the pool of warm JVMs; None: there is none.
     """
 
     shape: TaskManagerShape
@@ -79,13 +80,14 @@ class ExecutorHome:
 
 
 class Executors:
-    """All executors here, by job.
+    """All executors of this TaskManager, by job.
+
 
     Args:
-        endpoint: the TaskExecutor, on whose main thread ends are handled.
-        home: what they have in common.
-        jobmaster: who masters the job of a slot now.
-        tell_exit: tells the JobMaster how an executor has ended.
+        endpoint: the TaskExecutor; its main thread handles the end of executors.
+        home: the settings that all executors share.
+        jobmaster: returns the current JobMaster of a slot's job.
+        tell_exit: tells the JobMaster how an executor ended.
     """
 
     def __init__(
@@ -104,11 +106,12 @@ class Executors:
     # --- start ----------------------------------------------------------------------------------------------
 
     def launch(self, launch: ExecutorLaunch, slot: TaskSlot) -> Coroutine[Any, Any, None]:
-        """Start an executor in an allocated slot; what is returned ends when its process runs.
+        """Start an executor in an allocated slot. The returned coroutine ends when its process runs.
+
 
         Raises:
-            AllocationUnknown: the slot is not for an executor of this job.
-            SlotNotAvailable: it is too small, or it or the executor's number is taken.
+            AllocationUnknown: the slot is not allocated to an executor of this job.
+            SlotNotAvailable: the slot is too small, or the slot or the executor's number is taken.
         """
         request = slot.request
         if request is None or request.job_id != launch.job_id or request.kind is not SlotKind.EXECUTOR:
@@ -141,7 +144,7 @@ class Executors:
         )
 
     def _signer(self, request: SlotRequest) -> Callable[[CsrToSign], asyncio.Future[SignedChain]]:
-        """Asks whoever masters the job now, over the connection there is now."""
+        """A signer that asks the current JobMaster of the job, over the current connection."""
         return lambda csr: asyncio.ensure_future(self._jobmaster(request).sign_executor_identity(csr))
 
     def _joining(self, networks: Networks, request: SlotRequest) -> Join:
@@ -151,7 +154,7 @@ class Executors:
             number = executor.launch.executor_id
 
             def end(reason: str) -> None:
-                _LOG.warning("executor %d of job %s is ended: %s", number, request.job_id, reason)
+                _LOG.warning("ending executor %d of job %s: %s", number, request.job_id, reason)
                 self._endpoint.hand_off(executor.stop())
 
             network_owner = NetworkOwner(
@@ -190,7 +193,7 @@ class Executors:
             if isinstance(error, OSError):
                 raise ExecutorNotStarted(f"executor {launch.executor_id}: {error.strerror or error}") from error
             raise
-        _LOG.info("executor %d of job %s runs, pid %d", launch.executor_id, launch.job_id, child.pid)
+        _LOG.info("executor %d of job %s started, pid %d", launch.executor_id, launch.job_id, child.pid)
         renewal = self._endpoint.hand_off(executor.keep_renewed())
         watching = self._endpoint.hand_off(
             child.wait(), then=lambda ended: self._ended(executor, child, request, ended)
@@ -198,7 +201,7 @@ class Executors:
         watching.add_done_callback(lambda _: renewal.cancel())
 
     def give_way(self, job_id: str, executor_id: int) -> None:
-        """Let an executor that starts take no processor time from others for a while."""
+        """Let other processes have the CPU first while an executor starts."""
         job = self._jobs.get(job_id)
         executor = job.executors.get(executor_id) if job is not None else None
         if executor is not None:
@@ -207,7 +210,7 @@ class Executors:
     # --- end ------------------------------------------------------------------------------------------------
 
     def _ended(self, executor: ExecutorProcess, child: ChildProcess, request: SlotRequest, ended: Exit) -> None:
-        child.signal_group(signal.SIGKILL)  # whatever it has left in its session
+        child.signal_group(signal.SIGKILL)  # kills leftover processes of its session
         launch = executor.launch
         _LOG.info("executor %d of job %s ended: %s", launch.executor_id, launch.job_id, ended)
         job = self._jobs.get(launch.job_id)
@@ -225,20 +228,20 @@ class Executors:
         await asyncio.to_thread(executor.clean_up)
 
     def kill(self, job_id: str, executor_id: int) -> None:
-        """End an executor: SIGTERM, then SIGKILL. One that is not known has ended already."""
+        """End an executor with SIGTERM, then SIGKILL. An unknown executor has ended already."""
         job = self._jobs.get(job_id)
         executor = job.executors.get(executor_id) if job is not None else None
         if executor is not None:
             self._endpoint.hand_off(executor.stop())
 
     async def end_slot(self, request: SlotRequest) -> None:
-        """End what runs in a slot."""
+        """End the executor in a slot."""
         executor = self._in(request)
         if executor is not None:
             await executor.stop()
 
     async def stop_all(self) -> None:
-        """End all executors, and clear away what they leave."""
+        """End all executors and clean up after them."""
         running = [each for job in self._jobs.values() for each in job.executors.values()]
         await asyncio.gather(*(each.stop() for each in running))
         for each in running:
@@ -249,14 +252,14 @@ class Executors:
         self._jobs.clear()
 
     def release_job(self, job_id: str) -> None:
-        """The job is over; its evidence has been asked for."""
+        """Forget a job that is over; its evidence has been collected."""
         self._jobs.pop(job_id, None)
 
     # --- queries --------------------------------------------------------------------------------------------
 
     @property
     def jobs(self) -> frozenset[str]:
-        """The jobs of which executors run here, or have run."""
+        """The jobs whose executors run or have run here."""
         return frozenset(self._jobs)
 
     def starting_in(self, request: SlotRequest) -> bool:
@@ -265,7 +268,7 @@ class Executors:
         return executor is not None and not executor.started
 
     def running_in(self, request: SlotRequest) -> RunningExecutor | None:
-        """The executor in a slot."""
+        """The executor in a slot; None if there is none."""
         executor = self._in(request)
         if executor is None:
             return None
@@ -285,13 +288,13 @@ class Executors:
         return next(inside, None)
 
     def connections(self, job_id: str) -> Callable[[], Evidence]:
-        """A function for a thread: it reads the mutual TLS connections that the job's executors here recorded."""
+        """A function that reads the mutual TLS connections recorded by the job's executors here; run it in a thread."""
         job = self._jobs.get(job_id, _Job())
         ended, running = job.evidence, tuple(job.executors.values())
         return lambda: merge(ended, *(each.connections() for each in running))
 
     def excesses(self, job_id: str) -> tuple[ExecutorExcess, ...]:
-        """Find out which of the job's latest executors here have exceeded a bound."""
+        """The latest executors of the job here that exceeded a resource limit, checked now."""
         job = self._jobs.get(job_id, _Job())
         return (*job.excesses, *(each for executor in job.executors.values() for each in _excess(executor)))
 

@@ -1,4 +1,4 @@
-"""The identity of a driver or an executor: its key is made here and never leaves this machine; its JobMaster signs."""
+"""The identity of a driver or executor. Its key never leaves this machine; its JobMaster signs the certificate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.pki.x509 import new_csr
 
 
 async def make_identity(directory: Path, spiffe_id: SpiffeId, sign: Callable[[bytes], Awaitable[SignedChain]]) -> None:
-    """Make a new key, have its CSR (PEM) signed, and write both; a running JVM picks the new files up by itself."""
+    """Generate a key, have its CSR (PEM) signed, and write key and chain. A running JVM reloads the files by itself."""
     key_pem, csr_pem = await asyncio.to_thread(new_csr, spiffe_id)
     signed = await sign(csr_pem)
     accept = [f"spiffe://{spiffe_id.trust_domain}/job/{spiffe_id.job_id}/*"]

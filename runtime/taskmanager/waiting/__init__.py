@@ -1,4 +1,4 @@
-"""Processes that wait on a TaskManager for a job, to become its driver or an executor."""
+"""Warm processes: they wait on a TaskManager to become the driver or an executor of a job."""
 
 import lazy_loader
 

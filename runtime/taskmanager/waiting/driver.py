@@ -1,4 +1,4 @@
-"""A driver agent that waits, with a JVM and a Python, to run one driver."""
+"""A warm driver agent: it waits with a JVM and a Python process to run one driver."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ END_SECONDS = 2.0
 CONFIRM_POLL_SECONDS = 0.01
 
 PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
-"""What a driver agent inherits of the TaskManager's environment; nothing else."""
+"""The only environment variables that a driver agent inherits from the TaskManager."""
 
 
 WAITING_AGENT = (sys.executable, "-P", "-m", "sluice.runtime.spark.driver.main", "--wait")
-"""The driver agent, waiting; ``-P`` keeps a job's files off its module path."""
+"""The command of a warm driver agent; ``-P`` keeps a job's files off its module path."""
 
 
 class WaitingDriverAgent(WaitingProcess):
-    """A driver agent that waits with a JVM and a Python."""
+    """A driver agent that waits with a JVM and a Python process."""
 
     called = "a driver agent"
 
     async def start(self) -> None:
-        """Start it; returns when it waits; raises :class:`DriverNotStarted` when it ended instead."""
+        """Start it and return when it waits; raises :class:`DriverNotStarted` if it ends instead."""
         place = self.place = await self._room.place(self.size)
         self._spark = self._launcher.spark()
         network = self.network = await self._room.networks.wait(place.id)
@@ -56,7 +56,7 @@ class WaitingDriverAgent(WaitingProcess):
                 )
         while not (place.directory / AGENT_READY).exists():
             if not child.running:
-                raise DriverNotStarted(f"a driver agent that should wait ended: {await child.wait()}")
+                raise DriverNotStarted(f"a warm driver agent ended before it was ready: {await child.wait()}")
             await asyncio.sleep(POLL_SECONDS)
 
     def _write_spec(self, place: WaitingPlace, attachments: socket.socket) -> Path:
@@ -75,10 +75,11 @@ class WaitingDriverAgent(WaitingProcess):
         ).write(place.directory / "waiting.json")
 
     async def become(self, spec: Path, logs: Path) -> ChildProcess | None:
-        """Tell it which driver it is; None: it has ended.
+        """Tell it which driver to run; None if it has ended.
+
 
         Args:
-            spec: of the driver.
+            spec: the file with the driver's spec.
             logs: the directory for its logs.
         """
         child, place = self.child, self.place
@@ -104,7 +105,7 @@ class WaitingDriverAgent(WaitingProcess):
                 await asyncio.sleep(CONFIRM_POLL_SECONDS)
 
     async def _dismiss(self, child: ChildProcess) -> None:
-        """Tell the agent that nobody needs it; it ends JVM and Python itself."""
+        """Tell the agent that it is not needed; it ends its JVM and Python itself."""
         with contextlib.suppress(OSError, TimeoutError):
             if self._background:
                 await child.to_foreground()

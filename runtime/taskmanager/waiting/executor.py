@@ -1,4 +1,4 @@
-"""A JVM that waits in a box of its own, to become one executor."""
+"""A warm JVM: it waits in a sandbox of its own to become one executor."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ ADMISSION_POLL_SECONDS = 0.02
 
 
 class WaitingExecutor(WaitingProcess):
-    """A JVM that waits to become an executor. It sees nothing but its own empty directories, and has no network."""
+    """A JVM that waits to become an executor. It sees only its own empty directories, and its network is closed."""
 
     called = "a JVM"
     command: Command | None = None
 
     async def start(self) -> None:
-        """Start it; returns when it waits.
+        """Start it and return when it waits.
+
 
         Raises:
-            ExecutorNotStarted: it ended.
+            ExecutorNotStarted: it ended instead.
         """
         place = self.place = await self._room.place(self.size)
         network = self.network = await self._room.networks.wait(place.id)
@@ -65,18 +66,19 @@ class WaitingExecutor(WaitingProcess):
             )
         while not is_regular_file(place.temp, READY):
             if not self.child.running:
-                raise ExecutorNotStarted(f"a JVM that should wait ended: {await self.child.wait()}")
+                raise ExecutorNotStarted(f"a warm JVM ended before it was ready: {await self.child.wait()}")
             await asyncio.sleep(POLL_SECONDS)
 
     async def become(
         self, launch: ExecutorLaunch, command: Command, more: Mapping[str, str], logs: Path
     ) -> ChildProcess | None:
-        """Tell it what it is from now on; None: it cannot be that, and has ended.
+        """Let it become an executor; None if it cannot, and has ended.
+
 
         Args:
-            launch: which executor.
-            command: of the executor, in this one's place.
-            more: environment besides.
+            launch: the executor.
+            command: the command of the executor in this JVM's directories.
+            more: additional environment variables.
             logs: the directory for its logs.
         """
         child, place = self.child, self.place
@@ -97,7 +99,7 @@ class WaitingExecutor(WaitingProcess):
         return child
 
     def _open(self, child: ChildProcess, place: WaitingPlace, launch: ExecutorLaunch) -> None:
-        """Mount the directories that the job's processes share."""
+        """Mount the job's shared checkpoint directories into the sandbox."""
         sandbox = self._room.sandbox
         found = own_checkpoints(launch.checkpoints, sandbox, launch.job_id)
         for each in found:
@@ -110,14 +112,14 @@ class WaitingExecutor(WaitingProcess):
 
 
 async def _taken(child: ChildProcess, temp: Path) -> None:
-    """Return when it has its identity; raises :class:`BrokenPipeError` or :class:`TimeoutError`."""
+    """Wait until the JVM has taken the job; raises :class:`BrokenPipeError` or :class:`TimeoutError`."""
     async with asyncio.timeout(ADMISSION_SECONDS):
         while is_regular_file(temp, READY):
             if not child.running:
-                raise BrokenPipeError(f"it ended when its job came: {await child.wait()}")
+                raise BrokenPipeError(f"it ended when it was given its job: {await child.wait()}")
             await asyncio.sleep(ADMISSION_POLL_SECONDS)
 
 
 def _check(waiting: Command, command: Command) -> None:
     if not can_become(waiting, command):
-        raise SparkError("it was started in another way")
+        raise SparkError("it was started with other options than this executor needs")

@@ -1,4 +1,4 @@
-"""The directories of a process that waits for a job: empty at first, later used by the job's process."""
+"""The directories of a warm process: empty at first, later used by the job's process."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from sluice.runtime.spark.jvm import make_temp_dir, remove_temp_dir
 
 OTHERS_MAY_PASS = 0o711
 DIRECTORY = "waiting"
-"""Below a TaskManager's directory."""
+"""Name below a TaskManager's directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingPlace:
-    """Directories that are one process's alone, from when it begins to wait until it ends.
+    """The directories of one warm process, from its start to its end.
+
 
     Attributes:
-        id: in the place of a job's id: whose uid the process has, where each job has one.
-        directory: what all but ``temp`` and ``workload`` are below; the process sees only what is named here.
-        temp: short.
-        workload: short; what the Workload API is in later.
+        id: stands in for a job id: it selects the uid of the process, if jobs have uids of their own.
+        directory: contains all directories but ``temp`` and ``workload``. The process sees only those named here.
+        temp: a short path.
+        workload: a short path; later contains the socket of the Workload API.
     """
 
     id: str
@@ -33,7 +34,7 @@ class WaitingPlace:
 
     @classmethod
     def make(cls, parent: Path) -> WaitingPlace:
-        """New directories below ``parent``; raises ``StoreError``."""
+        """Create directories below ``parent``; raises ``StoreError``."""
         box_id = secrets.token_hex(16)
         place = cls(box_id, make_private_directory(parent / box_id), make_temp_dir(), make_temp_dir())
         for path in (place.work, place.reports, place.identity, place.checkpoints):
@@ -48,26 +49,26 @@ class WaitingPlace:
 
     @property
     def reports(self) -> Path:
-        """The evidence of its connections and of whom it trusts."""
+        """The directory for evidence of its connections and of the authorities it trusts."""
         return self.directory / "reports"
 
     @property
     def identity(self) -> Path:
-        """Where its identity will be."""
+        """The directory that later contains its identity."""
         return self.directory / "identity"
 
     @property
     def checkpoints(self) -> Path:
-        """The mount point for checkpoints: empty at first, later with those of its job."""
+        """The mount point for checkpoints: empty at first, later with those of the job."""
         return self.directory / "checkpoints"
 
     def hand_over(self, names: tuple[str, ...], directory: Path) -> None:
-        """Move logs to where those of the job are; who has them open writes on."""
+        """Move logs to the directory of the job's logs. Processes that have them open keep writing to them."""
         for name in names:
             (self.directory / name).rename(directory / name)
 
     def remove(self) -> None:
-        """Clean up after the end of the process, and end whatever it has started; raises ``OrphansRemain``."""
+        """Kill leftover child processes and remove the directories, after its end; raises ``OrphansRemain``."""
         kill_below(self.directory)
         for path in (self.temp, self.workload):
             remove_temp_dir(path)
@@ -75,7 +76,7 @@ class WaitingPlace:
 
 
 def remove_left_places(parent: Path) -> None:
-    """End and remove what an earlier TaskManager left waiting below ``parent``; raises ``OrphansRemain``."""
+    """Kill and remove warm processes that an earlier TaskManager left below ``parent``; raises ``OrphansRemain``."""
     kill_below(parent)
     for path in parent.iterdir():
         remove_untrusted(parent, path.name)

@@ -1,4 +1,4 @@
-"""A process that waits on a TaskManager to become a process of a job."""
+"""A warm process: it waits on a TaskManager to become a process of a job."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _LOG = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
 ADMISSION_SECONDS = 10.0
-"""How long a process that waits may take to become what it reads."""
+"""How long a warm process may take to become the driver or executor it is told to be."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRoom:
-    """What all processes that wait on a TaskManager have in common."""
+    """Settings that all warm processes of a TaskManager share."""
 
     parent: Path
-    """The directory in which each has its own."""
+    """The directory that contains a directory per process."""
     sandbox: Sandbox
     networks: Networks
     used: Callable[[WarmKind], None]
-    """Called when a process that has waited has become its job's."""
+    """Called when a warm process has become a process of its job."""
     in_vain: Callable[[WarmKind, str], None]
-    """Called with the reason when one could not."""
+    """Called with the reason when a warm process could not be used."""
     in_background: bool
-    """Whether they get only the processor time that nobody else wants, until they are taken."""
+    """Whether they run at idle priority until they are taken."""
 
     async def place(self, size: WarmSize) -> WaitingPlace:
-        """Directories for one more, if its box could be given what is its job's; raises ``SandboxRefused``."""
+        """Directories for one more process; raises ``SandboxRefused`` if a job could not be mounted into it later."""
         place = await asyncio.to_thread(WaitingPlace.make, self.parent)
         try:
             folders = [make_private_directory(Path(size.checkpoints))] if size.checkpoints else []
@@ -58,16 +58,17 @@ class WaitingRoom:
 
 
 class WaitingProcess(ABC):
-    """A process in directories of its own, with a network, that waits to be told what it is.
+    """A process with its own directories and network that waits to be told which driver or executor to become.
+
 
     Args:
-        size: of what it can become.
-        room: of all that wait here.
-        launcher: knows what JVMs are started from.
+        size: the kind and size of the process it can become.
+        room: the settings that all warm processes share.
+        launcher: knows the Java and Spark installation.
     """
 
     called: ClassVar[str]
-    """What kind of process it is, with its article."""
+    """Its kind with an article, for messages."""
 
     def __init__(self, size: WarmSize, room: WaitingRoom, launcher: WaitingLauncher) -> None:
         self.size = size
@@ -81,38 +82,38 @@ class WaitingProcess(ABC):
 
     @property
     def usable(self) -> bool:
-        """Whether it waits, and would be started in the same way now."""
+        """Whether it waits, and Java and Spark have not changed since its start."""
         return self.child is not None and self.child.running and self._spark is self._launcher.spark()
 
     def used_seconds(self) -> float:
-        """Processor time of it and all below it so far."""
+        """The CPU time of the process and its descendants so far."""
         return 0.0 if self.child is None else _used_seconds(self.child.pid)
 
     async def end(self) -> None:
-        """End it, if nobody has taken it over."""
+        """End it if no job has taken it over."""
         if self.child is not None:
             await self.child.stop(0)
 
     async def close(self) -> None:
-        """End it, and remove what it has left."""
+        """End it and remove its network and directories."""
         if self.child is not None:
             await self._dismiss(self.child)
         await asyncio.to_thread(vacate, self.place, self.network)
 
     @abstractmethod
     async def _dismiss(self, child: ChildProcess) -> None:
-        """End the process, because nobody needs it."""
+        """End the process because it is not needed."""
 
     async def _give_up(self, child: ChildProcess, error: Exception) -> None:
-        """Report that the process could not become what it was told to be, and end it."""
+        """Report that the process could not be used, and end it."""
         why = str(error) or type(error).__name__
-        _LOG.warning("%s that waited could not be used, another one is started: %s", self.called, why)
+        _LOG.warning("%s that waited could not be used, a new one is started: %s", self.called, why)
         self._room.in_vain(self.size.kind, why)
         await child.stop(0)
 
 
 def vacate(place: WaitingPlace | None, network: JobNetwork | WaitingNetwork | None) -> None:
-    """Remove network and directories of a process that has ended."""
+    """Close the network and remove the directories of a process that has ended."""
     if network is not None:
         network.close()
     if place is not None:
@@ -120,7 +121,8 @@ def vacate(place: WaitingPlace | None, network: JobNetwork | WaitingNetwork | No
 
 
 async def send_line(child: ChildProcess, line: bytes) -> None:
-    """Write to the standard input of a process, and close it.
+    """Write a line to the standard input of a process and close it.
+
 
     Raises:
         OSError: it has ended.
@@ -135,7 +137,7 @@ async def send_line(child: ChildProcess, line: bytes) -> None:
 
 
 def _used_seconds(pid: int) -> float:
-    """Processor time of a process and all below it."""
+    """The CPU time of a process and its descendants."""
     found = 0.0
     with contextlib.suppress(psutil.Error):
         for each in (top := psutil.Process(pid), *top.children(recursive=True)):

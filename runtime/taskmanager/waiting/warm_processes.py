@@ -1,4 +1,4 @@
-"""The pool of warm processes, and which drivers and executors may use them."""
+"""The pool of warm processes; decides which drivers and executors may use them."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ _LOG = logging.getLogger(__name__)
 
 
 def objection(sandbox: Sandbox, networks: Networks | None) -> str:
-    """The reason why no process can wait here for a job; empty: processes can."""
+    """The reason why this TaskManager can have no warm processes; empty if it can."""
     if networks is None:
-        return "jobs have no networks of their own"
+        return "jobs do not have networks of their own"
     if not sandbox.can_mount_later:
-        return "jobs have no uids of their own: this process is not root, or there is no sandbox"
+        return "jobs do not have uids of their own: this process is not root, or there is no sandbox"
     return ""
 
 
 class WarmProcesses:
-    """Chooses processes from the pool.
+    """Chooses warm processes for drivers and executors.
+
 
     Args:
-        config: how many.
+        config: the number of processes and when they are started.
         work: the directory of this TaskManager.
-        sandbox: what they wait in.
-        networks: theirs.
-        launcher: knows the commands of executors.
+        sandbox: the sandbox that they wait in.
+        networks: opens their networks.
+        launcher: builds the commands of executors.
     """
 
     def __init__(
@@ -60,9 +61,9 @@ class WarmProcesses:
         self.pool = WarmPool(make, Sizing(limit), Machine(), in_background=in_background, always=always)
 
     def executor(self, launch: ExecutorLaunch) -> WaitingExecutor | None:
-        """The process that becomes this executor; None: a new one does.
+        """The warm JVM for this executor; None if a new JVM must be started.
 
-        Secrets are files in the memory of a box, which only those have that are made for their job.
+        An executor with secrets needs a new JVM: secrets are in-memory files that a sandbox gets when it is created.
         """
         if launch.secrets:
             return None
@@ -71,33 +72,33 @@ class WarmProcesses:
         return taken if isinstance(taken, WaitingExecutor) else None
 
     def driver(self, launch: DriverLaunch) -> WaitingDriverAgent | None:
-        """The agent that becomes this driver's; None: a new one does."""
+        """The warm agent for this driver; None if a new agent must be started."""
         if not launch.may_have_waited:
             return None
         taken = self.pool.take(WarmSize(WarmKind.DRIVER, launch.driver_memory_mb, 1, _parent(launch.checkpoints)))
         return taken if isinstance(taken, WaitingDriverAgent) else None
 
     def used(self, kind: WarmKind) -> None:
-        """Count a warm process that has become what its job wanted."""
+        """Count a warm process that its job uses."""
         self.pool.used(kind)
 
     def in_vain(self, kind: WarmKind, why: str) -> None:
-        """Count a warm process that could not be used when its job came."""
+        """Count a warm process that could not be used for its job."""
         self.pool.in_vain(kind, why)
 
     def figures(self) -> WarmJvms:
-        """The numbers of the pool, for reports about the TaskManager."""
+        """The numbers of the pool for the slot report."""
         figures = self.pool.figures
         waiting = self.pool.waiting()
         return WarmJvms(waiting=waiting.total(), hits=figures.hits.total(), misses=figures.misses.total())
 
     async def run(self) -> None:
-        """Keep processes waiting, until cancelled."""
+        """Maintain the pool until cancelled."""
         try:
             await asyncio.to_thread(remove_left_places, self._parent)
             await self.pool.run()
         except (SluiceError, OSError):
-            _LOG.exception("no JVM waits for jobs any more, which start without")
+            _LOG.exception("the pool of warm processes failed; jobs start without it from now on")
 
 
 def _parent(url: str) -> str:
