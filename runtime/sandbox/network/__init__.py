@@ -1,4 +1,4 @@
-"""The network of a job's boxes: a namespace of its own, from which connections lead out only as rules say."""
+"""The private network of a job's boxes: a network namespace that connections leave only as the rules allow."""
 
 import lazy_loader
 

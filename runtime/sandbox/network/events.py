@@ -1,4 +1,4 @@
-"""The questions that the network of a box asks, and the events that it reports."""
+"""The decisions that the network of a box asks for, and the events that it reports."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """A program in a box wants a TCP connection."""
+    """A program in a box requests a TCP connection."""
 
     box: str
-    """Which box, in the words of who made it: ``driver``, ``python``, ``executor``."""
+    """The name of the box, chosen by its creator: ``driver``, ``python``, ``executor``."""
     process: str
-    """The name that the program gives itself, at most 15 characters; not to be trusted."""
+    """The process name, at most 15 characters. The program chooses it, so it is not trustworthy."""
     pid: int
     address: Address
-    """IPv4 addresses in IPv6 are IPv4 here; the unspecified address is the loopback one."""
+    """An IPv4-mapped IPv6 address appears as IPv4, and the unspecified address as loopback."""
     port: int
     name: str | None = None
-    """The host name that the resolver has answered with this address."""
+    """The host name for which the resolver returned this address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """Connect within the box's own network."""
+    """Connect within the box's private network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +39,26 @@ class HostAddress:
     address: Address
     port: int
     preamble: bytes = b""
-    """Bytes sent before the program gets the connection, at most :data:`MAX_PREAMBLE_BYTES`."""
+    """Bytes to send before the program gets the connection, at most :data:`MAX_PREAMBLE_BYTES`."""
     recorded: bool = True
-    """Whether :class:`Rows` is told of the connection."""
+    """Whether to report the connection to :class:`Rows`."""
     note: object = None
-    """A note of :class:`Rules` for its own later use."""
+    """Data that :class:`Rules` attaches for its own later use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The call fails with ``error`` (of :mod:`errno`)."""
+    """Let the call fail with ``error`` (of :mod:`errno`)."""
 
     error: int
     reason: str
-    """A short code for the row, as ``not_allowed``."""
+    """A short code for the row, such as ``not_allowed``."""
 
 
 Decision = Inside | HostAddress | Refuse
 Answer = bool | Sequence[Address] | None
-"""Of a name: True: it gets addresses of this network alone; False: it does not exist; or its real addresses. None:
-nobody can say now.
+"""The answer for a host name. True: it gets addresses valid only in this network; False: it does not exist; a sequence:
+its real addresses; None: undecided for now.
 """
 
 
@@ -76,7 +76,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What has gone over a connection, in bytes, as far as the other end has acknowledged or sent it."""
+    """Bytes carried by a connection: sent and acknowledged by the peer, and received from it."""
 
     sent: int = 0
     received: int = 0
@@ -84,60 +84,61 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An attempt to leave the box that was refused, ``count`` times since the last row of it."""
+    """A refused attempt to leave the box; it has occurred ``count`` times since its last row."""
 
     box: str
     """The box; empty: any box of this network."""
     protocol: str
-    """``tcp``, ``udp``, ``icmp``, ``dns``, ``ip-<number>``, ``unix``, ``listen``; of calls that are always refused:
+    """``tcp``, ``udp``, ``icmp``, ``dns``, ``ip-<number>``, ``unix``, ``listen``; for calls that are always refused:
     ``raw``, ``packet``, ``netlink``, ``vsock`` and other families, ``fast-open``, ``io_uring``, ``call``.
     """
     address: str
     port: int
     name: str
-    """The host, the Unix socket (``@``: abstract), the program that listens, or the call."""
+    """The host, the Unix socket (``@``: abstract), the listening program, or the call."""
     reason: str
     count: int = 1
 
 
 @dataclass(slots=True)
 class Gate:
-    """While it is closed, no program in the network may connect or listen."""
+    """Blocks ``connect`` and ``listen`` of all programs in the network while it is closed."""
 
     open: bool = True
     refused: int = 0
-    """The number of calls that failed because it was closed."""
+    """The number of calls that failed because the gate was closed."""
 
 
 class Rules(Protocol):
-    """Decides about connections and names; called in the broker's thread."""
+    """Decides about connections and host names; called in the broker's thread."""
 
     async def decide(self, connect: Connect) -> Decision:
         """Decide about ``connect``, within :data:`sluice.runtime.sandbox.network.DECISION_SECONDS`."""
 
     async def resolve(self, name: str) -> Answer:
-        """What the box's resolver answers for ``name`` (lower case, no dot at the end)."""
+        """The answer of the box's resolver for ``name`` (lower case, no trailing dot)."""
 
     def listener(self, address: Address, port: int) -> socket.socket | None:
-        """A socket of the machine for a program that listens on this address and port of the box: bound, not yet
-        listening, no one else's; the network closes it. None: the port stays in the box. Must be quick.
+        """The machine's socket for a program that listens on this address and port of the box; None: the port stays
+        in the box. The socket must be bound, not yet listening and not used elsewhere; the network closes it. Must be
+        quick.
         """
 
 
 class Rows(Protocol):
-    """Takes reports of what has happened, in the broker's thread. Must not wait, and must bound what it keeps."""
+    """Receives reports in the broker's thread. Must not block, and must bound the data that it keeps."""
 
     def opened(self, connection: Connection) -> None:
-        """A program has got a connection."""
+        """A program was given a connection."""
 
     def moved(self, connection: Connection, traffic: Traffic) -> None:
-        """The connection has carried so much until now."""
+        """The connection has carried ``traffic`` in total so far."""
 
     def closed(self, connection: Connection, traffic: Traffic, seconds: float, reason: str) -> None:
-        """The connection has ended; ``reason`` is empty if one of its ends closed it."""
+        """The connection has ended after ``seconds``; ``reason`` is empty if one of its ends closed it."""
 
     def refused(self, refusal: Refusal) -> None:
         """An attempt to leave the box was refused."""
 
     def stuck(self, connection: Connection) -> None:
-        """The connection cannot be ended, because the job hides its descriptor: end the job's boxes."""
+        """The connection cannot be ended, because the job hides its descriptor. The receiver must kill the boxes."""

@@ -1,9 +1,9 @@
-"""The program that makes a network namespace and ends: what it made lives on in the descriptors that it hands over.
+"""The program that creates a network namespace and exits. The namespace lives on in the descriptors that it returns.
 
-It runs as ``python -I -S maker.py FD OWNER``, outside of every box and without any code of a job. OWNER is ``user``: in
-a user namespace of its own, as an ordinary user; or ``root``. FD is a Unix socket; over it go, as SCM_RIGHTS: the
-network namespace, the resolver's sockets (UDP, TCP), the packet monitor's, and the user namespace if there is one. An
-error is one line of text without descriptors.
+It runs as ``python -I -S maker.py FD OWNER``, outside any box and without any code of a job. With OWNER ``user``, an
+ordinary user creates a new user namespace as well; with ``root`` there is none. FD is a Unix socket. The program sends
+over it, as SCM_RIGHTS: the network namespace, the resolver's sockets (UDP, TCP), the packet monitor's socket, and the
+user namespace if there is one. On an error it sends one line of text without descriptors.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import sys
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 RESOLVER = ("127.0.0.53", 53)
 PORTS = "10000 29999"
-"""Where ports come from that a program leaves to the kernel: not where those of the machine come from by default, so
-that a private port is never one that another process of the job has on the machine."""
+"""The range of ephemeral ports. It differs from the machine's default range, so that a private port is never the same
+as a port that another process of the job has on the machine."""
 SETTINGS = {
     "net/ipv4/ip_unprivileged_port_start": "0",
     "net/ipv4/ip_local_port_range": PORTS,
     "net/ipv6/ip_nonlocal_bind": "1",
     "net/ipv4/ip_nonlocal_bind": "1",
 }
-"""Where ``/proc/sys`` cannot be written, as in some containers, jobs go without."""
+"""Optional sysctls of the namespace. They are skipped if ``/proc/sys`` is not writable, as in some containers."""
 
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 RTM_NEWROUTE = 24
@@ -41,7 +41,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Make the namespace, and hand it over."""
+    """Create the namespace and send its descriptors."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     try:
         fds = _make(sys.argv[2] == "user")
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def new_network() -> None:
-    """Put this process, which has one thread, and all that it starts into a network with nothing but loopback.
+    """Move this single-threaded process and its future children into a network namespace with only loopback.
 
     Raises:
         OSError: the kernel refuses.
@@ -67,7 +67,7 @@ def _make(own_user: bool) -> list[int]:
         try:  # noqa: SIM105 - contextlib takes milliseconds to load
             _route(socket.AF_INET6)
         except OSError:
-            pass  # a kernel without IPv6: nobody can make a socket of it either
+            pass  # without IPv6 in the kernel, there are no IPv6 sockets either
     for name, value in SETTINGS.items():
         try:  # noqa: SIM105 - likewise
             _write(f"/proc/sys/{name}", value)
@@ -101,7 +101,7 @@ def _lift_loopback() -> None:
 
 
 def _route(family: int) -> None:
-    """Every address is one of this namespace: what is sent anywhere comes back to it, and to the packet monitor."""
+    """Make every address local to this namespace, so that packets to any address reach only the packet monitor."""
     route = struct.pack("=8BI", family, 0, 0, 0, RT_TABLE_LOCAL, RTPROT_BOOT, RT_SCOPE_HOST, RTN_LOCAL, 0)
     attribute = struct.pack("=HHI", 8, RTA_OIF, LOOPBACK_INDEX)
     flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE

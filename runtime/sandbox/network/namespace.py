@@ -1,4 +1,4 @@
-"""Makes and holds a network namespace."""
+"""Creates and holds a network namespace."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MAX_ANSWER_BYTES = 512
 
 @dataclass(slots=True)
 class Namespace:
-    """A network namespace. It exists as long as a process is in it, or somebody has these descriptors."""
+    """A network namespace. It exists as long as a process is in it or these descriptors are open."""
 
     descriptors: tuple[int, ...]
-    """Descriptors of the namespaces that a process enters, in this order."""
+    """Descriptors of the namespaces that a process enters, in order."""
     inode: int
     cookie: int
     questions: socket.socket
@@ -35,7 +35,10 @@ class Namespace:
 
     @classmethod
     def make(cls, *, own_user: bool) -> Namespace:
-        """A new one, in a user namespace of its own where this is an ordinary user.
+        """Create a network namespace.
+
+        Args:
+            own_user: also create a user namespace, as an ordinary user must.
 
         Raises:
             SandboxUnavailable: this machine does not allow it.
@@ -56,7 +59,7 @@ class Namespace:
         if len(fds) != (5 if own_user else 4):
             for fd in fds:
                 os.close(fd)
-            raise _unavailable(said.decode(errors="replace") or "the program that makes it ended")
+            raise _unavailable(said.decode(errors="replace") or "the program that creates the namespace ended")
         network, questions, streams, packets, *user = fds
         opened = [socket.socket(fileno=fd) for fd in (questions, streams, packets)]
         try:
@@ -83,4 +86,4 @@ class Namespace:
 
 
 def _unavailable(why: str) -> SandboxUnavailable:
-    return SandboxUnavailable(f"jobs cannot have networks of their own: {why}", network_remedy(why))
+    return SandboxUnavailable(f"jobs cannot have private networks: {why}", network_remedy(why))

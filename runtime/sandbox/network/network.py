@@ -1,4 +1,4 @@
-"""The network of an attempt: one namespace for its boxes on this machine, and all that belongs to it."""
+"""The private network of an attempt: one namespace for its boxes on this machine, with the services for it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from sluice.runtime.sandbox.seccomp import network_filter
 class Network:
     """One network namespace with its broker, resolver and packet monitor.
 
-    It may be used from any thread but the broker's. It lives until :meth:`close`, or until this process ends: then
-    every connection attempt of its boxes fails.
+    It may be used from any thread except the broker's. It works until :meth:`close` or the end of this process. After
+    that, every connection attempt of its boxes fails.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class Network:
         hosts: Mapping[str, str] | None = None,
         gate: Gate | None = None,
     ) -> Network:
-        """Make it; takes some 50 ms.
+        """Create the network; takes about 50 ms.
 
         Args:
-            rules: decide about connections and names.
-            rows: hear of them.
-            uid: the job's own, see :meth:`sluice.runtime.sandbox.Sandbox.uid`; None: it has that of this process, in a
-                user namespace.
-            hosts: addresses by the names that its boxes know without asking, besides ``localhost``.
-            gate: whoever has it opens and closes it at any time; None: it is open.
+            rules: decides about connections and host names.
+            rows: receives reports about them.
+            uid: the job's own uid, see :meth:`sluice.runtime.sandbox.Sandbox.uid`; None: the job has the uid of this
+                process, in a user namespace.
+            hosts: addresses by host name for the hosts file of its boxes, besides ``localhost``.
+            gate: the caller may open and close it at any time; None: it stays open.
 
         Raises:
-            SandboxUnavailable: this machine does not allow it; says why, and what to do.
+            SandboxUnavailable: this machine does not allow it. The error contains the cause and a remedy.
         """
         namespace = Namespace.make(own_user=uid is None)
         try:
@@ -89,7 +89,7 @@ class Network:
         self._monitor.start()
 
     def attach(self, box: str) -> Attachment:
-        """The place of one box, called ``box`` in rows; for :meth:`sluice.runtime.sandbox.Sandbox.box`."""
+        """The attachment of one box, named ``box`` in rows, for :meth:`sluice.runtime.sandbox.Sandbox.box`."""
         return Attachment(self, box)
 
     def end(self, wanted: Callable[[Connection], bool], reason: str) -> int:
@@ -97,7 +97,7 @@ class Network:
         return self._broker.run(self._tracker.end(wanted, reason))
 
     def close(self) -> None:
-        """Close the network. Its boxes should have ended; programs left in them cannot connect any more."""
+        """Close the network. Its boxes should have ended: programs still running in them cannot connect any more."""
         if self._closed:
             return
         self._closed = True
@@ -118,22 +118,22 @@ class Network:
 
     @property
     def namespaces(self) -> tuple[int, ...]:
-        """Descriptors of its namespaces, in the order in which they are entered."""
+        """Descriptors of its namespaces, in the order to enter them."""
         return self._namespace.descriptors
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """Files of its boxes."""
+        """Contents of files by path for its boxes."""
         return self._files
 
     @property
     def filter(self) -> bytes:
-        """The filter of its boxes."""
+        """The seccomp filter of its boxes."""
         return self._filter
 
     @contextlib.contextmanager
     def channel(self, box: str) -> Iterator[int]:
-        """The end for a box of a new channel; the broker waits at the other one."""
+        """Open a new channel; yields the end for the box, while the broker waits at the other end."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             calls = BoxCalls(box, CallHandler(box, self._context))
@@ -149,24 +149,24 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """The place of one box in a network."""
+    """Attaches one box to a network."""
 
     network: Network
     box: str
 
     @property
     def filter(self) -> bytes:
-        """The filter of system calls that the broker answers."""
+        """The seccomp filter for the calls that the broker answers."""
         return self.network.filter
 
     @property
     def namespaces(self) -> tuple[int, ...]:
-        """Descriptors of the namespaces to enter."""
+        """Descriptors of the namespaces to enter, in order."""
         return self.network.namespaces
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """The box's files about names."""
+        """The box's files for resolving host names."""
         return self.network.files
 
     def channel(self) -> contextlib.AbstractContextManager[int]:

@@ -1,7 +1,7 @@
-"""Reports what programs in a box send to addresses outside, other than over TCP connections.
+"""Reports packets other than TCP that programs in a box send to addresses outside.
 
-Nothing of it leaves: every address is the namespace's own. The kernel shows each packet on its loopback device to the
-packet monitor, which tells what it was; a filter in the kernel leaves out TCP and what stays within.
+These packets never leave the box, because every address is local to the namespace. The packet monitor sees each packet
+on the loopback device and reports it. A packet filter in the kernel excludes TCP and traffic within the box.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sluice.runtime.sandbox.network.refusals import Refusals
 
 MAX_PACKETS_AT_ONCE = 64
 PAUSE_SECONDS = 0.05
-"""Packets read in a row; then others get their turn, so that a job that floods it costs little."""
+"""The pause after :data:`MAX_PACKETS_AT_ONCE` packets, so that a job that floods the monitor costs little."""
 BUFFER_BYTES = 1 << 20
-"""What the kernel keeps for it; when a job sends faster, packets are not told of, and still go nowhere."""
+"""Size of the kernel's buffer. If a job sends faster, packets go unreported, but they still do not leave the box."""
 PACKETS_OF_ALL_PROTOCOLS = 3
 _HEAD_BYTES = 64
 _SO_ATTACH_FILTER = 26
@@ -29,9 +29,9 @@ _OUTGOING = 4
 _V4, _V6 = 0x0800, 0x86DD
 _NAMES = {1: "icmp", 17: "udp", 58: "icmp"}
 _UNREACHABLE = {4: 3, 6: 1}
-"""The ICMP message by which the kernel itself says that nobody listens, by the version of IP."""
+"""The type of the kernel's own ICMP "destination unreachable" messages, by IP version."""
 _PORTS = (17, 132, 136)
-"""Protocols whose second two bytes are the port: UDP, SCTP, UDP-Lite."""
+"""Protocols whose bytes 2 and 3 are the destination port: UDP, SCTP, UDP-Lite."""
 
 _ANCILLARY = 0xFFFFF000
 _LOAD, _LOAD_BYTE, _LOAD_HALF, _EQUAL, _RETURN = 0x20, 0x30, 0x28, 0x15, 0x06
@@ -106,7 +106,7 @@ class PacketMonitor:
 
 
 def refusal_of(head: bytes, names: Names) -> Refusal | None:
-    """The row for a packet that begins with ``head``; None: the kernel itself sent it, or it cannot be read."""
+    """The row for a packet that begins with ``head``; None: the kernel itself sent it, or it cannot be parsed."""
     found = _destination(head)
     if found is None:
         return None

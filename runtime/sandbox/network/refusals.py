@@ -1,6 +1,6 @@
-"""Rows of refusals: the first of a kind at once, later ones counted in rows that come ever less often.
+"""Writes rows for refusals: the first of a kind at once, later ones as counts in increasingly rare rows.
 
-A job that tries one thing for hours makes a row a minute, and one that always tries something new a few a second.
+A job that repeats one attempt for hours causes one row per minute, and a job that varies its attempts a few per second.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from sluice.runtime.sandbox.network.events import Refusal, Rows
 
 LOOK_SECONDS = 0.25
 FIRST_PAUSE_SECONDS = 1.0
-"""Pause after the first row of a kind; refusals of this kind in it become one row with a count."""
+"""The pause after the first row of a kind. Refusals of this kind during the pause become one row with a count."""
 LONGEST_PAUSE_SECONDS = 60.0
-"""The pause doubles up to this while more refusals come; after a pause without any, the next one is a first again."""
+"""The pause doubles up to this limit while refusals continue. After a pause without any, the next one is a first again.
+"""
 MAX_KINDS = 256
-"""Kinds that get rows of their own at once; all others share one row for each protocol."""
+"""Maximum number of kinds with separate rows at a time; all others share one row per protocol."""
 NEW_KINDS_A_SECOND = 4.0
-"""So many more different rows, when those are used up."""
+"""The rate at which further kinds get separate rows once :data:`MAX_KINDS` is used up."""
 MAX_PROTOCOLS = 32
-"""Rows for what is beyond; further protocols are ``other``."""
+"""Maximum number of protocols with a shared row; further protocols count as ``other``."""
 OTHERS = "more_than_are_told"
 
 
@@ -37,7 +38,7 @@ class Refusals:
     """The refusals of one network; used in the broker's thread."""
 
     def __init__(self, rows: Rows, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock``: seconds that never go back."""
+        """``clock``: a monotonic clock in seconds."""
         self._rows = rows
         self._clock = clock
         self._kinds: dict[Refusal, _Kind] = {}
@@ -47,7 +48,7 @@ class Refusals:
         self._looking: asyncio.TimerHandle | None = None
 
     def add(self, refusal: Refusal) -> None:
-        """Write a row of the refusal, or count it."""
+        """Write a row for the refusal, or count it for a later row."""
         key = replace(refusal, count=1)
         known = self._kinds.get(key)
         if known is None and not self._may_be_told():
@@ -62,7 +63,7 @@ class Refusals:
         self._look_later()
 
     def look(self) -> None:
-        """Write rows of the counts whose pause is over."""
+        """Write rows for the counts whose pause is over."""
         now = self._clock()
         for key, kind in list(self._kinds.items()):
             if now < kind.until:
@@ -76,7 +77,7 @@ class Refusals:
             kind.until, kind.count = now + kind.pause, 0
 
     def flush(self) -> None:
-        """Write rows of all counts; later refusals are ignored."""
+        """Write rows for all counts, when the network closes."""
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
@@ -96,7 +97,7 @@ class Refusals:
             self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
 
     def _may_be_told(self) -> bool:
-        """Whether there is room for a kind that was not there, now and in the log."""
+        """Whether a new kind may get its own row, by the number of current kinds and the rate of new ones."""
         now = self._clock()
         self._left = min(MAX_KINDS, self._left + NEW_KINDS_A_SECOND * (now - self._filled))
         self._filled = now

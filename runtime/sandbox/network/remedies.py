@@ -1,4 +1,4 @@
-"""What to do where a machine cannot give jobs networks of their own."""
+"""Finds the remedy for a machine that cannot give jobs private networks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _BY_COMPLAINT = {
     "pidfd_getfd": f"as root add CAP_SYS_PTRACE; in a container use compose/seccomp.json (see {CONTAINERS})",
     "process_vm_readv": f"as root add CAP_SYS_PTRACE; in a container use compose/seccomp.json (see {CONTAINERS})",
     "root is without": "add these capabilities, or run as an ordinary user",
-    "a program in it says": "check that nothing else (as kernel.yama.ptrace_scope = 3) forbids pidfd_getfd",
+    "a program in it says": "check that nothing else (such as kernel.yama.ptrace_scope = 3) forbids pidfd_getfd",
 }
 
 
 def network_remedy(complaint: str, found: Restrictions | None = None) -> str:
-    """What to do after ``complaint``; one line."""
+    """The remedy for the error ``complaint``, in one line."""
     known = next((what for text, what in _BY_COMPLAINT.items() if text in complaint), "")
     if not known:
         known = remedy(complaint, found or Restrictions.read()).partition(", or go without")[0]

@@ -1,4 +1,4 @@
-"""Tries whether this machine can give boxes networks of their own."""
+"""Tests whether this machine can give boxes private networks."""
 
 from __future__ import annotations
 
@@ -45,55 +45,56 @@ print("|".join(told))
 """
 _GREETING = b"reached"
 ROOTS_RIGHTS = {"net_admin": 12, "net_raw": 13, "sys_ptrace": 19}
-"""Numbers of the capabilities (capabilities(7)) that root needs besides those for a sandbox."""
+"""Numbers of the capabilities (capabilities(7)) that root needs in addition to those for a sandbox."""
 
 
 class _Trial:
-    """Rules and rows of the trial: one name leads to a server on loopback, all else is refused."""
+    """Rules and rows of the trial: one host name leads to a server on loopback, everything else is refused."""
 
     def __init__(self, port: int) -> None:
         self._port = port
 
     async def decide(self, connect: Connect) -> Decision:
-        """Allow one name."""
+        """Allow the one host name."""
         if connect.name == ALLOWED[0]:
             return HostAddress(ip_address("127.0.0.1"), self._port)
         return Refuse(errno.EACCES, "not_allowed")
 
     async def resolve(self, name: str) -> Answer:
-        """Know one name."""
+        """Resolve the one host name."""
         return name == ALLOWED[0]
 
     def listener(self, address: Address, port: int) -> socket.socket | None:  # noqa: ARG002 - of the protocol
-        """Give none."""
+        """Keep all ports in the box."""
         return None
 
     def opened(self, connection: Connection) -> None:
-        """Nobody wants to know."""
+        """Ignore it."""
 
     def moved(self, connection: Connection, traffic: Traffic) -> None:
-        """Nobody wants to know."""
+        """Ignore it."""
 
     def closed(self, connection: Connection, traffic: Traffic, seconds: float, reason: str) -> None:
-        """Nobody wants to know."""
+        """Ignore it."""
 
     def refused(self, refusal: Refusal) -> None:
-        """Nobody wants to know."""
+        """Ignore it."""
 
     def stuck(self, connection: Connection) -> None:
-        """Nobody wants to know."""
+        """Ignore it."""
 
 
 def try_network(make_box: Callable[[NetworkAttachment], Box], *, uid: int | None, rights: int) -> None:
-    """Let a program in a box connect to what it may reach, and to what it may not.
+    """Run a program in a box that connects to an allowed host and to a refused one, and check the results.
 
     Args:
-        make_box: makes the box in a network.
+        make_box: creates the box in a network.
         uid: as for :meth:`Network.open`.
         rights: the effective capabilities of this process, as bits.
 
     Raises:
-        SandboxUnavailable: this machine cannot do it, or lets too much through; says why, and what to do.
+        SandboxUnavailable: this machine does not support private networks, or the network lets too much through. The
+            error contains the cause and a remedy.
     """
     if uid is not None and (missing := [name for name, bit in ROOTS_RIGHTS.items() if not rights >> bit & 1]):
         raise _unavailable(f"root is without the capabilities {', '.join(missing)}")
@@ -115,7 +116,7 @@ def try_network(make_box: Callable[[NetworkAttachment], Box], *, uid: int | None
 
 
 def _try_calls() -> None:
-    """What a container's filter of system calls may forbid, tried on this process itself."""
+    """Try, on this process itself, the calls that a container's seccomp filter may forbid."""
     try:
         pidfd = os.pidfd_open(os.getpid())
         try:
@@ -140,7 +141,7 @@ def _run(launch: Launch, server: socket.socket) -> str:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            preexec_fn=_entering(launch.namespaces),  # noqa: PLW1509 - two calls of the kernel right after fork
+            preexec_fn=_entering(launch.namespaces),  # noqa: PLW1509 - only two system calls right after fork
         ) as child:
             try:
                 _greet(server, child)
@@ -155,7 +156,7 @@ def _run(launch: Launch, server: socket.socket) -> str:
 
 
 def _greet(server: socket.socket, child: subprocess.Popen[str]) -> None:
-    """Greet whoever connects first, unless the program ends before."""
+    """Send the greeting to the first connection, unless the program ends before."""
     server.settimeout(0.05)
     for _ in range(round(TRIAL_SECONDS / 0.05)):
         try:
@@ -178,4 +179,4 @@ def _entering(namespaces: Sequence[int]) -> Callable[[], None]:
 
 
 def _unavailable(why: str) -> SandboxUnavailable:
-    return SandboxUnavailable(f"jobs cannot have networks of their own: {why}", network_remedy(why))
+    return SandboxUnavailable(f"jobs cannot have private networks: {why}", network_remedy(why))

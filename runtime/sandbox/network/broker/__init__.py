@@ -1,4 +1,4 @@
-"""The broker outside of the boxes: answers their calls of ``connect`` and ``listen``, and follows their connections."""
+"""The broker outside the boxes: answers their ``connect`` and ``listen`` calls, and tracks their connections."""
 
 import lazy_loader
 

@@ -25,15 +25,15 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_WAITING = 512
-"""Calls of one box that are being answered; further ones wait in the kernel."""
+"""Maximum number of calls of one box in progress; further ones wait in the kernel."""
 MAX_CALLS_A_SECOND = 1000
-"""Calls of one box that are answered within a second; further ones wait for the next second."""
+"""Maximum number of calls of one box per second; further ones wait for the next second."""
 HAND_OVER_SECONDS = 60.0
-"""How long a box may take until it gives the right to answer its calls."""
+"""Timeout for a box to send its seccomp listener."""
 
 
 class Broker:
-    """One event loop in a thread of its own, which ends with the process."""
+    """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -41,7 +41,7 @@ class Broker:
         thread.start()
 
     def _run(self) -> None:
-        # A signal that interrupts the kernel's answers about a call would look as if nobody waited for it any more.
+        # If a signal interrupted a query about a call, the call would wrongly appear to be no longer pending.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
@@ -58,7 +58,7 @@ def broker() -> Broker:
 
 
 class BoxCalls:
-    """The calls of one box, from its start to its end; used in the broker's thread."""
+    """Answers the calls of one box, from its start to its end; used in the broker's thread."""
 
     def __init__(self, box: str, handler: CallHandler) -> None:
         self._box = box
@@ -73,7 +73,7 @@ class BoxCalls:
 
     @property
     def ended(self) -> bool:
-        """Whether the box makes no calls any more."""
+        """Whether the box no longer makes calls."""
         return self._closed
 
     def begin(self, channel: socket.socket) -> None:
@@ -83,7 +83,7 @@ class BoxCalls:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, channel: socket.socket) -> None:
-        """Receive the right to answer over ``channel``, close the channel, and answer calls from then on."""
+        """Receive the seccomp listener over ``channel``, close the channel, and answer calls from then on."""
         loop = asyncio.get_running_loop()
         with channel:
             channel.setblocking(False)
@@ -107,7 +107,7 @@ class BoxCalls:
                 channel.send(b".")
 
     def close(self) -> None:
-        """Stop answering: all calls fail from now on."""
+        """Stop answering. All calls fail from now on."""
         self._closed = True
         self._pause()
         for task in self._tasks:
@@ -132,8 +132,8 @@ class BoxCalls:
         poll = select.poll()
         poll.register(self._listener, select.POLLIN)
         events = sum(events for _, events in poll.poll(0))
-        if not events & select.POLLIN:  # a signal may have interrupted the call that was here a moment ago
-            if events & select.POLLHUP:  # no process of the box is left
+        if not events & select.POLLIN:  # a signal may have interrupted the call meanwhile
+            if events & select.POLLHUP:  # the box has no processes left
                 self.close()
             return
         try:
@@ -172,8 +172,8 @@ class BoxCalls:
                 error = self._handler.refuse(refused_call(self._numbers, notification))
         except OSError as failure:
             error = failure.errno or errno.EPERM
-        except Exception:  # noqa: BLE001 - whatever is wrong, it is a refusal
-            _LOG.exception("a call of a job could not be answered: it is refused")
+        except Exception:  # noqa: BLE001 - any error refuses the call
+            _LOG.exception("cannot answer a system call of a job; the call is refused")
             error = errno.EPERM
         finally:
             if call is not None:

@@ -1,8 +1,9 @@
-"""Answers the calls of one box: ``connect`` and ``listen``.
+"""Answers the ``connect`` and ``listen`` calls of one box.
 
-The answer is always given here. Either the call is made on the program's own socket, which belongs to the box's
-namespace, or the program gets a socket of the machine's in its place, or the call fails. A socket of the machine that
-a program already has is never connected and never made to listen again, whatever has become of it.
+The original call never continues in the kernel. Instead, this module makes the call on the program's own socket, which
+belongs to the box's namespace; or it replaces that socket by a socket of the machine's network; or the call fails. A
+socket of the machine's network that a program already has is never connected by such a call, only replaced. It listens
+only if the program got it for listening.
 """
 
 from __future__ import annotations
@@ -52,18 +53,18 @@ from sluice.runtime.sandbox.network.sockets import (
 _LOG = logging.getLogger(__name__)
 
 DECISION_SECONDS = 10.0
-"""How long a decision may take; after that the call is refused."""
+"""Timeout of a decision; after that the call is refused."""
 CONNECT_SECONDS = 130.0
-"""How long a program without a limit of its own waits; the kernel tries as long."""
+"""Connect timeout for a program that sets none; the kernel's own is about the same."""
 PREAMBLE_SECONDS = 5.0
-"""How long the one who gets the preamble may take to accept the connection."""
+"""Connect timeout for the peer that receives a preamble."""
 MAX_PREAMBLE_BYTES = 4096
 MAX_CONNECTIONS = 4096
-"""Most connections out of one network at a time."""
+"""Maximum number of connections out of one network at a time."""
 MAX_LISTENERS = 256
-"""Most listeners remembered of one network; an older one cannot listen a second time."""
+"""Maximum number of listeners remembered for one network; an older one cannot listen a second time."""
 NOT_ITS_OWN = "not_its_own_socket"
-"""The reason for which a socket of the machine's network is not connected, and does not listen."""
+"""The reason when a socket of the machine's network may not connect or listen."""
 _UNIX_RETRY_SECONDS = 0.01
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _ids = itertools.count(1)
@@ -71,32 +72,33 @@ _ids = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class NetworkContext:
-    """What all boxes of a network have in common."""
+    """What all boxes of a network share."""
 
     cookie: int
-    """Of the network namespace."""
+    """The cookie of the network namespace."""
     rules: Rules
     names: Names
     tracker: Tracker
     refusals: Refusals
     uid: int | None
-    """The job's own uid; None: that of this process."""
+    """The job's own uid; None: the uid of this process."""
     listeners: dict[int, None]
     """Cookies of the machine's sockets on which its programs have listened, the latest :data:`MAX_LISTENERS`."""
     owed: dict[int, int]
-    """What a call has to answer that was interrupted when its socket was connected already, by the socket's cookie."""
+    """Results of calls that were interrupted after their socket was connected, by the socket's cookie. The repeated
+    call returns this result."""
     gate: Gate = field(default_factory=Gate)
 
 
 class CallHandler:
-    """The answers for one box."""
+    """Answers the calls of one box."""
 
     def __init__(self, box: str, context: NetworkContext) -> None:
         self._box = box
         self._context = context
 
     async def connect(self, call: Call) -> int:
-        """What a ``connect`` returns: the error's number, or 0."""
+        """Answer a ``connect`` call; return the error number, or 0."""
         if self._shut():
             return errno.EACCES
         sockaddr = call.sockaddr()
@@ -114,7 +116,7 @@ class CallHandler:
         return self._refused(call, "other", "no_such_family", errno.EAFNOSUPPORT)
 
     def refuse(self, call: RefusedCall) -> int:
-        """Report a call that is always refused; return the error's number."""
+        """Report a call that is always refused; return the error number."""
         address, name = "" if call.address is None else str(call.address), call.what
         if call.address is not None:
             name = self._context.names.name_of(call.address) or ""
@@ -122,7 +124,7 @@ class CallHandler:
         return call.error
 
     async def _connect_unix(self, call: Call, sockaddr: bytes) -> int:
-        """Its own sockets; those of others are not in sight of the box, and so are not there."""
+        """Connect to a Unix socket in the box. Sockets outside are not visible to the box, so they do not exist."""
         if (owed := self._owed(call)) is not None:
             return owed
         try:
@@ -156,7 +158,7 @@ class CallHandler:
         return self._refused(call, "tcp", NOT_ITS_OWN, errno.EINVAL)
 
     async def listen(self, call: Call) -> int:
-        """What a ``listen`` returns: the error's number, or 0."""
+        """Answer a ``listen`` call; return the error number, or 0."""
         if self._shut():
             return errno.EACCES
         backlog = call.arguments[1] & 0x7FFFFFFF
@@ -195,12 +197,12 @@ class CallHandler:
                 return await self._context.rules.decide(wanted)
         except TimeoutError:
             return Refuse(errno.ETIMEDOUT, "no_decision")
-        except Exception:  # noqa: BLE001 - whatever is wrong, it is a refusal
-            _LOG.exception("nobody could decide about a connection of a job: it is refused")
+        except Exception:  # noqa: BLE001 - any error refuses the connection
+            _LOG.exception("the decision about a connection of a job failed; the connection is refused")
             return Refuse(errno.EACCES, "no_decision")
 
     async def _patiently(self, call: Call, attempt: Callable[[], int]) -> int:
-        """Connect the program's own socket, without waiting in this thread when the program wants to wait."""
+        """Connect the program's own socket without blocking this thread, even if the socket is blocking."""
         fd = call.socket.fileno()
         if not os.get_blocking(fd):
             return attempt()
@@ -236,7 +238,7 @@ class CallHandler:
             waits = bool(to.preamble) or os.get_blocking(call.socket.fileno())
             limit = PREAMBLE_SECONDS if to.preamble else send_timeout(call.socket) or CONNECT_SECONDS
             if error == errno.EINPROGRESS and await _writable(made, time.monotonic() + (limit if waits else 0.0)):
-                error = made.connect_ex(target)  # what has become of it
+                error = made.connect_ex(target)  # returns the result of the attempt
             if error == errno.EINPROGRESS and to.preamble:
                 return errno.ETIMEDOUT
             if error not in (0, errno.EINPROGRESS):
@@ -249,7 +251,7 @@ class CallHandler:
             return error
 
     def _about_given(self, call: Call) -> int | None:
-        """What a second ``connect`` of a socket that was given returns; None: it is free for another connection."""
+        """The result of another ``connect`` on a socket of the machine; None: it may start a new connection."""
         if _is_connected(call.socket):
             return errno.EISCONN
         if call.cookie in self._context.listeners:
@@ -260,17 +262,17 @@ class CallHandler:
         return errno.EALREADY if not _is_writable(call.socket) else None
 
     def unheard(self, call: Call, error: int) -> None:
-        """The program was interrupted before it got the answer: it asks again, with the socket that it has now."""
+        """Remember the result of a call that was interrupted: the program repeats it with its current socket."""
         owed = self._context.owed
         if call.given is not None:
             owed[call.given] = error
         elif error == 0:
             owed[call.cookie] = 0
-        while len(owed) > MAX_CONNECTIONS:  # of programs that did not ask again
+        while len(owed) > MAX_CONNECTIONS:  # drop results of programs that did not repeat the call
             del owed[next(iter(owed))]
 
     def _owed(self, call: Call) -> int | None:
-        """The answer that the program did not hear; None: there is none, or the socket is not connected any more."""
+        """The result that the program has not received; None: none, or the socket is not connected any more."""
         owed = self._context.owed.pop(call.cookie, None)
         return None if owed == 0 and not _is_connected(call.socket) else owed
 
@@ -305,7 +307,7 @@ def _is_writable(which: socket.socket) -> bool:
 
 
 async def _writable(which: socket.socket, until: float) -> bool:
-    """Wait until an attempt to connect has ended somehow; False: not by then."""
+    """Wait until an attempt to connect has succeeded or failed; False: not before ``until``."""
     if _is_writable(which):
         return True
     if until <= time.monotonic():

@@ -1,6 +1,6 @@
-"""Calls that are always refused and reported: sockets of other kinds, namespaces, io_uring, data in the first packet.
+"""Calls that are always refused and reported: sockets of other kinds, namespaces, io_uring, TCP Fast Open.
 
-The filter of a box hands them to the broker for the row alone. None is ever let through, whatever it says here.
+The filter of a box passes them to the broker only for reporting. This module cannot allow any of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.runtime.sandbox.syscalls import Architecture
 
 REASON = "call_refused"
 FIRST_PACKET = "fast-open"
-"""The protocol of rows about data that was to go with the first packet."""
+"""The protocol of rows about TCP Fast Open, which sends data with the first packet."""
 _SOCKET_TYPE = 0xF
 _RAW, _ICMP = 3, (socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6)
 _FAMILIES = {16: "netlink", 17: "packet", 30: "tipc", 31: "bluetooth", 38: "alg", 40: "vsock", 44: "xdp"}
@@ -27,7 +27,7 @@ _PROTOCOLS = {262: "mptcp"}
 
 @dataclass(frozen=True, slots=True)
 class RefusedCall:
-    """The outcome of a refused call: its error, and the text of its row."""
+    """The result of a refused call: its error, and the contents of its row."""
 
     error: int
     protocol: str
@@ -38,7 +38,7 @@ class RefusedCall:
 
 
 def refused_call(numbers: Architecture, call: kernel.Notification) -> RefusedCall:
-    """The refusal of ``call``, whatever it is."""
+    """The refusal of ``call``. Every call is refused."""
     refuse = _with_arguments(numbers).get(call.number)
     if refuse is not None:
         return refuse(call)
@@ -86,13 +86,13 @@ def _first_packet(name: str, call: kernel.Notification, place: int, length: int)
         if family not in (socket.AF_INET, socket.AF_INET6):
             return refusal
         address, port = parse(copy, family)
-    except OSError:  # nothing that could be an address
+    except OSError:  # not a readable address
         return refusal
     return RefusedCall(refusal.error, refusal.protocol, refusal.what, address, port)
 
 
 def _name_of_message(call: kernel.Notification) -> tuple[int, int]:
-    """Where a ``struct msghdr`` says that the address is, and how long."""
+    """The position and length of the address in the call's ``struct msghdr``."""
     try:
         place, length = struct.unpack("=QI", kernel.read_memory(call.thread, call.arguments[1], 12))
     except OSError:

@@ -1,7 +1,7 @@
-"""Tracks the connections that programs have been given: counts their bytes, notices their end, and ends them.
+"""Tracks the connections given to programs: counts their bytes, detects their end, and terminates them.
 
-Nobody but the job holds a descriptor of such a connection. One kept here would keep it open after the program closed
-it. So the kernel is asked about it, and to end it, it is taken from the job once more.
+Only the job holds descriptors of such a connection, because a descriptor kept here would keep it open after the program
+closes it. So the tracker queries the kernel, and duplicates a descriptor of the job to terminate a connection.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from sluice.runtime.sandbox.network.sockets import (
 _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
-"""How often the kernel is asked about open connections."""
+"""The interval for querying the kernel about open connections."""
 MAX_LOOKS = 1000
-"""Connections about which the kernel is asked at once."""
+"""Maximum number of connections in one query round."""
 END_SECONDS = 0.5
-"""How long to try to end a connection; on a slow machine at least until each process was searched once."""
+"""How long to try to end a connection, but at least until every process was searched once."""
 _RETRY_SECONDS = 0.02
 _INFO_BYTES = 256
 _UNSPECIFIED = struct.pack("=H14x", socket.AF_UNSPEC)
@@ -69,10 +69,10 @@ class Tracker:
         return len(self._open)
 
     def add(self, connection: Connection, given: socket.socket) -> None:
-        """Follow ``connection``, whose socket a program has just been given."""
+        """Track ``connection``, whose socket ``given`` was just handed to a program."""
         try:
             key = Key.of(given, cookie_of(given))
-        except OSError:  # its ends have closed it already
+        except OSError:  # already closed
             if connection.to.recorded:
                 self._rows.opened(connection)
                 info = given.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
@@ -82,7 +82,7 @@ class Tracker:
         self.follow(Tracked(connection, key, _inode(given), time.monotonic()))
 
     def follow(self, tracked: Tracked) -> None:
-        """Report the beginning of a connection, and look at it from now on."""
+        """Report the start of a connection, and query it from now on."""
         self._open[tracked.connection.id] = tracked
         if tracked.connection.to.recorded:
             self._rows.opened(tracked.connection)
@@ -90,7 +90,7 @@ class Tracker:
             self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
 
     async def end(self, wanted: Callable[[Connection], bool], reason: str) -> int:
-        """End the connections that are ``wanted``, at once; return their number."""
+        """End the connections selected by ``wanted`` at once; return their number."""
         ending = [each for each in self._open.values() if wanted(each.connection)]
         for each in ending:
             each.reason = reason
@@ -105,7 +105,7 @@ class Tracker:
             if thorough and time.monotonic() > until:
                 for each in left:
                     if not each.gone:
-                        _LOG.warning("connection %d of a job could not be ended", each.connection.id)
+                        _LOG.warning("cannot end connection %d of a job", each.connection.id)
                         self._rows.stuck(each.connection)
                 break
             if left:
@@ -114,7 +114,7 @@ class Tracker:
         return len(ending)
 
     def close(self, reason: str) -> None:
-        """The boxes have ended, and all connections with them."""
+        """Report the end of all connections, after the boxes have ended."""
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
@@ -125,7 +125,7 @@ class Tracker:
     def _look(self) -> None:
         self._looking = None
         some = list(self._open.values())[:MAX_LOOKS]
-        for each in some:  # those that were not asked about come first the next time
+        for each in some:  # move to the end, so that the next round starts with the others
             self._open[each.connection.id] = self._open.pop(each.connection.id)
         self._examine(some)
         if self._open:
@@ -138,10 +138,10 @@ class Tracker:
             state = self._table.find(each.key)
             found = (state.counters if state is not None else None) or self._last.of(each.key.cookie)
             if state is None and found is None and not each.gone:
-                each.gone = True  # the kernel tells of its end a moment later
+                each.gone = True  # the kernel reports the final counters a moment later
                 continue
             if (traffic := _traffic(each.connection, found)) is not None:
-                # A socket that is closed with a reset has forgotten what it counted.
+                # A socket that was closed with a reset has lost its counters.
                 traffic = Traffic(max(traffic.sent, each.traffic.sent), max(traffic.received, each.traffic.received))
                 if traffic != each.traffic and each.connection.to.recorded:
                     self._rows.moved(each.connection, traffic)
@@ -161,10 +161,10 @@ class Tracker:
         for fd in take(None if thorough else self._namespace, set(wanted), thorough=thorough):
             with socket.socket(fileno=fd) as taken:
                 if cookie_of(taken) not in wanted.values():
-                    continue  # another one by now
+                    continue  # the descriptor refers to another socket by now
                 with contextlib.suppress(OSError):
                     taken.shutdown(socket.SHUT_RDWR)
-                connect(taken.fileno(), _UNSPECIFIED)  # drops what is not sent yet, and resets the other end
+                connect(taken.fileno(), _UNSPECIFIED)  # drops unsent data and resets the peer
 
 
 def _traffic(connection: Connection, counters: tuple[int, int] | None) -> Traffic | None:

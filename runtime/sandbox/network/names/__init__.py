@@ -1,4 +1,4 @@
-"""How programs in a box find hosts: a resolver that gives names addresses of its own, and files for it."""
+"""Name resolution in a box: a resolver that assigns private addresses to host names, and the files that point to it."""
 
 import lazy_loader
 

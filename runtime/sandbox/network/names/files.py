@@ -1,4 +1,4 @@
-"""Files of a box from which programs learn how to find hosts."""
+"""The files for name resolution in a box."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RESOLVER = "127.0.0.53"
 
 
 def network_files(hosts: Mapping[str, str]) -> Mapping[str, bytes]:
-    """``hosts``: addresses by names, besides ``localhost`` and the name of the machine."""
+    """Their contents by path; ``hosts``: addresses by name, besides ``localhost`` and this machine's name."""
     own = {socket.gethostname(): "127.0.0.1", **hosts}
     lines = ("127.0.0.1 localhost", "::1 localhost ip6-localhost", *(f"{own[name]} {name}" for name in own))
     return {

@@ -1,4 +1,4 @@
-"""Host names, and the addresses that stand for them in one network alone."""
+"""Host names and the placeholder addresses that represent them in one network."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from sluice.runtime.sandbox.network.events import Address
 
 V4 = IPv4Network("198.18.0.0/15")
-"""Addresses for measuring networks (RFC 2544): no host has one."""
+"""The range for benchmarking networks (RFC 2544), which no host uses."""
 V6 = IPv6Network("100::/64")
-"""Addresses that are discarded (RFC 6666)."""
+"""The discard-only range (RFC 6666)."""
 MAX_NAMES = 8192
-"""Most names of one network; further ones do not exist for it. None is removed: an address keeps its name."""
+"""Maximum number of names in one network; further names do not exist in it. Names are never removed, so an address
+keeps its name."""
 _FIRST = 1 << 8
 _NAME = re.compile(r"(?!.{254})(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 
@@ -25,7 +26,7 @@ class Names:
         self._names: list[str] = []
 
     def addresses(self, name: str) -> tuple[IPv4Address, IPv6Address] | None:
-        """The addresses that stand for ``name``; None: there are too many names already."""
+        """The placeholder addresses of ``name``; None: there are too many names already."""
         number = self._numbers.get(name)
         if number is None:
             if len(self._names) >= MAX_NAMES:
@@ -35,7 +36,7 @@ class Names:
         return V4[_FIRST + number], V6[_FIRST + number]
 
     def name_of(self, address: Address) -> str | None:
-        """The name that ``address`` stands for."""
+        """The name that the placeholder ``address`` represents; None: it represents none."""
         network = V4 if isinstance(address, IPv4Address) else V6
         if address not in network:
             return None
@@ -44,11 +45,11 @@ class Names:
 
     @staticmethod
     def is_reserved(address: Address) -> bool:
-        """Whether ``address`` can stand for a name: then no host has it."""
+        """Whether ``address`` is in the range of placeholders, which no host uses."""
         return address in (V4 if isinstance(address, IPv4Address) else V6)
 
 
 def normal(name: str) -> str | None:
-    """``name`` in lower case without a dot at the end; None: it is no host name."""
+    """``name`` in lower case without a trailing dot; None: it is not a host name."""
     plain = name.lower().removesuffix(".")
     return plain if _NAME.fullmatch(plain) else None

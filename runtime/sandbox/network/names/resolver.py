@@ -1,6 +1,7 @@
-"""The resolver of a box. It asks no server: a name that the policy allows gets an address that stands for it.
+"""The DNS resolver of a box. It queries no server: a name that the policy allows gets a placeholder address.
 
-So a question carries nothing out, and an answer nothing in. It listens on 127.0.0.53 in the box's namespace.
+So DNS queries cannot carry data out of the box, and answers cannot carry data in. The resolver listens on 127.0.0.53 in
+the box's namespace.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ _LOG = logging.getLogger(__name__)
 
 TTL_SECONDS = 60
 MAX_QUESTION_BYTES = 1232
-"""Longest message; a question is much shorter."""
+"""Maximum length of a message; a query is much shorter."""
 MAX_QUESTIONS_AT_ONCE = 16
 PAUSE_SECONDS = 0.02
-"""After so many over UDP, and after each over TCP, so that a job that floods it costs little."""
+"""The pause after so many UDP queries and after each TCP query, so that a job that floods the resolver costs little."""
 MAX_WAITING = 64
-"""Questions over UDP that wait for a decision; further ones wait in the kernel."""
+"""Maximum number of UDP queries that wait for a decision; further ones wait in the kernel."""
 DECISION_SECONDS = 4.0
-"""How long a decision may take: less than a program waits."""
-WHY = "the policy of the cluster allows this job no port of it"
-"""For programs that ask for more than an answer's code (RFC 8914)."""
+"""Timeout of a decision, shorter than the timeout of a program's query."""
+WHY = "the policy of the cluster does not allow this job to connect to any port of it"
+"""The extended DNS error (RFC 8914) of a refused name."""
 MAX_STREAMS = 16
-"""Connections to the resolver at a time."""
+"""Maximum number of TCP connections to the resolver at a time."""
 STREAM_SECONDS = 10.0
-"""How long a connection may be silent."""
+"""Idle timeout of a TCP connection."""
 _LENGTH = struct.Struct("!H")
 
 
 class _NotDecided(Exception):
-    """It cannot be decided now whether a name exists for the job."""
+    """There is currently no decision whether a name exists for the job."""
 
 
 class Resolver:
@@ -59,7 +60,7 @@ class Resolver:
         self._waiting: set[asyncio.Task[None]] = set()
 
     async def start(self, questions: socket.socket, streams: socket.socket) -> None:
-        """Answer questions over these sockets, of which it makes duplicates."""
+        """Answer queries over duplicates of these sockets."""
         self._questions = questions.dup()
         self._questions.setblocking(False)
         self._resume()
@@ -88,7 +89,7 @@ class Resolver:
         for _ in range(MAX_QUESTIONS_AT_ONCE):
             try:
                 question, sender = questions.recvfrom(MAX_QUESTION_BYTES + 1)
-            except OSError:  # nothing more, or who has asked is gone
+            except OSError:  # no more queries, or an earlier sender is gone
                 return
             task = asyncio.get_running_loop().create_task(self._reply(questions, question, sender))
             self._waiting.add(task)
@@ -112,8 +113,8 @@ class Resolver:
                 questions.sendto(reply, sender)
 
     async def answer(self, question: bytes, *, limit: int | None = None) -> bytes | None:
-        """The answer as a message of at most ``limit`` bytes; None: that was no question."""
-        import dns.exception  # a tenth of a second, which only processes with boxes need
+        """The answer as a message of at most ``limit`` bytes; None: ``question`` is not a valid query."""
+        import dns.exception  # takes a tenth of a second, and only processes with boxes need it
         import dns.flags
         import dns.message
         import dns.opcode
@@ -182,8 +183,8 @@ class Resolver:
                 answer = await self._rules.resolve(name)
         except TimeoutError:
             answer = None
-        except Exception:  # noqa: BLE001 - whatever is wrong, the name does not exist
-            _LOG.exception("nobody could decide about a host name: it does not exist for the job")
+        except Exception:  # noqa: BLE001 - on any error the name does not exist
+            _LOG.exception("the decision about a host name failed; the name does not exist for the job")
             answer = False
         if answer is None:
             raise _NotDecided

@@ -1,4 +1,4 @@
-"""Sockets of programs in a box, as the kernel shows them to a process outside."""
+"""Access to the sockets of programs in a box from a process outside."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Socket addresses as the kernel lays them out."""
+"""Parses socket addresses in the kernel's layout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv6Address
 from sluice.runtime.sandbox.network.events import Address
 
 MAX_SOCKADDR_BYTES = 128
-"""``struct sockaddr_storage``."""
+"""The size of ``struct sockaddr_storage``."""
 _MIN_INET, _MIN_INET6 = 16, 24
 _FAMILY = struct.Struct("=H")
 
@@ -23,10 +23,10 @@ def family_of(sockaddr: bytes) -> int:
 
 
 def parse(sockaddr: bytes, family: int) -> tuple[Address, int]:
-    """Address and port of an internet address for a socket of ``family``; IPv4 in IPv6 as IPv4.
+    """The address and port of an internet address for a socket of ``family``, normalized by :func:`plain`.
 
     Raises:
-        OSError: as the kernel has it: EAFNOSUPPORT, EINVAL.
+        OSError: EAFNOSUPPORT or EINVAL, as in the kernel.
     """
     if family_of(sockaddr) != family:
         raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
@@ -39,7 +39,7 @@ def parse(sockaddr: bytes, family: int) -> tuple[Address, int]:
 
 
 def plain(address: Address) -> Address:
-    """IPv4 in IPv6 as IPv4, the unspecified address as loopback: what connecting to it means."""
+    """Convert IPv4-mapped IPv6 to IPv4 and the unspecified address to loopback, which it means in ``connect``."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     if address.is_unspecified:
@@ -48,10 +48,10 @@ def plain(address: Address) -> Address:
 
 
 def for_family(address: Address, port: int, family: int) -> tuple[str, int]:
-    """``address`` for a socket of ``family``: IPv4 as IPv4 in IPv6 where it must be.
+    """``address`` for a socket of ``family``: IPv4 as IPv4-mapped IPv6 for an IPv6 socket.
 
     Raises:
-        OSError: ENETUNREACH: an IPv6 address for an IPv4 socket.
+        OSError: ENETUNREACH for an IPv6 address and an IPv4 socket.
     """
     if family == socket.AF_INET6 and isinstance(address, IPv4Address):
         return f"::ffff:{address}", port

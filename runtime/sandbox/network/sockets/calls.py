@@ -1,4 +1,4 @@
-"""A call of a program in a box that waits for its answer, and the socket that it is about."""
+"""A pending system call of a program in a box, and the socket that it concerns."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ MAX_NAME_CHARACTERS = 15
 
 
 class Call:
-    """A waiting call, its thread, and a duplicate of its socket; to be closed.
+    """A pending call, its thread, and a duplicate of its socket. Must be closed.
 
-    All that is read of the process is a copy. Other threads may change the memory and the descriptor at any time, and
-    gain nothing: only copies are judged and used, and the call is never let through to the kernel as it is.
+    Everything read from the process is a copy. Other threads may change the memory and the descriptor at any time, but
+    gain nothing: only the copies are checked and used, and the original call never continues in the kernel.
     """
 
     def __init__(self, listener: int, notification: kernel.Notification) -> None:
-        """Get a duplicate of the socket.
+        """Duplicate the socket of the call.
 
         Raises:
-            OSError: what the call fails with: EBADF, ENOTSOCK; ESRCH: nobody waits for it any more.
+            OSError: the error that the call must fail with: EBADF, ENOTSOCK; or ESRCH: the call is no longer pending.
         """
         self._listener = listener
         self.id = notification.id
@@ -34,7 +34,7 @@ class Call:
         self.thread = notification.thread
         self.arguments = notification.arguments
         self.given: int | None = None
-        """The cookie of the socket that the program has got instead."""
+        """The cookie of the socket that replaced the program's socket."""
         self.descriptor = notification.arguments[0] & 0xFFFFFFFF
         self._pidfd = kernel.open_thread(notification.thread)
         try:
@@ -49,31 +49,31 @@ class Call:
             raise
         if not self.waits():
             self.close()
-            raise OSError(errno.ESRCH, "nobody waits for this call")
+            raise OSError(errno.ESRCH, "the call is no longer pending")
         self.cookie = cookie_of(self.socket)
-        """The cookie of the socket, by which it differs from all others."""
+        """The cookie of the socket, which identifies it."""
 
     def close(self) -> None:
-        """Close thread and socket."""
+        """Close the descriptors of the thread and the socket."""
         self.socket.close()
         os.close(self._pidfd)
 
     def waits(self) -> bool:
-        """Whether the program still waits for the answer."""
+        """Whether the call is still pending."""
         return kernel.waits(self._listener, self.id)
 
     def sockaddr(self) -> bytes:
         """A copy of the address that is the call's second argument.
 
         Raises:
-            OSError: EINVAL or EFAULT, as the kernel has it; ESRCH: nobody waits for it any more.
+            OSError: EINVAL or EFAULT, as in the kernel; ESRCH: the call is no longer pending.
         """
         length = self.arguments[2] & 0xFFFFFFFF
         if not 2 <= length <= MAX_SOCKADDR_BYTES:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         copy = kernel.read_memory(self.thread, self.arguments[1], length)
         if not self.waits():
-            raise OSError(errno.ESRCH, "nobody waits for this call")
+            raise OSError(errno.ESRCH, "the call is no longer pending")
         return copy
 
     @property
@@ -82,7 +82,7 @@ class Call:
         return namespace_of(self.socket)
 
     def process(self) -> str:
-        """The name that the program gives itself."""
+        """The process name, which the program chooses itself."""
         try:
             name = Path(f"/proc/{self.thread}/comm").read_bytes()
         except OSError:
@@ -90,10 +90,10 @@ class Call:
         return name.decode(errors="replace").strip()[:MAX_NAME_CHARACTERS]
 
     def put(self, replacement: socket.socket) -> None:
-        """Put ``replacement`` in the place of the socket, with its flags; the call goes on waiting.
+        """Replace the program's socket by ``replacement``, keeping its flags. The call stays pending.
 
         Raises:
-            OSError: ENOENT: nobody waits for it any more.
+            OSError: ENOENT: the call is no longer pending.
         """
         replacement.setblocking(os.get_blocking(self.socket.fileno()))
         kernel.replace(
@@ -124,6 +124,6 @@ def namespace_of(of: socket.socket) -> int:
 
 
 def cookie_of(of: socket.socket) -> int:
-    """The cookie of a socket, by which it differs from all others of this machine."""
+    """The cookie of a socket, which is unique on this machine."""
     cookie: int = _U64.unpack(of.getsockopt(socket.SOL_SOCKET, kernel.SO_COOKIE, _U64.size))[0]
     return cookie

@@ -1,4 +1,4 @@
-"""Finds the processes that hold a socket."""
+"""Finds the processes that hold a socket, and duplicates their descriptors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sluice.runtime.sandbox.network.sockets import kernel
 
 
 def take(namespace: int | None, inodes: set[int], *, thorough: bool = False) -> Iterator[int]:
-    """A duplicate of a descriptor of each socket in ``inodes`` that a process holds.
+    """Yield a duplicate descriptor of each socket in ``inodes`` that a process holds.
 
     Args:
-        namespace: the inode of the network namespace whose processes are looked at; None: all processes.
-        inodes: of the sockets; none is given twice.
-        thorough: look at every thread, which may have descriptors of its own; slower.
+        namespace: the inode of the network namespace whose processes are searched; None: all processes.
+        inodes: the inodes of the sockets; each is yielded at most once.
+        thorough: search every thread, because threads may have separate descriptor tables; slower.
     """
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     for process in processes(namespace):
@@ -33,7 +33,7 @@ def take(namespace: int | None, inodes: set[int], *, thorough: bool = False) -> 
 
 
 def processes(namespace: int | None) -> Iterator[int]:
-    """The processes of a network namespace; None: all."""
+    """Yield the processes in a network namespace; None: all processes."""
     for entry in list(os.scandir("/proc")):
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
@@ -55,7 +55,7 @@ def _descriptors(thread: int, wanted: dict[str, int]) -> Iterator[int]:
         return
     for entry in entries:
         try:
-            target = os.readlink(entry.path)  # noqa: PTH115 - there may be a hundred thousand of them
+            target = os.readlink(entry.path)  # noqa: PTH115 - faster, and there may be a hundred thousand of them
         except OSError:
             continue
         if wanted.pop(target, None) is not None:

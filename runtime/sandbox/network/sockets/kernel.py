@@ -1,6 +1,6 @@
-"""Calls of the kernel that Python has no function for: notifications of a filter, and descriptors of other processes.
+"""System calls without a Python function: seccomp notifications, and descriptors of other processes.
 
-Numbers and layouts are those of ``linux/seccomp.h`` and ``linux/pidfd.h``; the same on x86_64 and aarch64.
+Numbers and layouts come from ``linux/seccomp.h`` and ``linux/pidfd.h``. They are the same on x86_64 and aarch64.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _ADDFD_SETFD = 1
 
 _PIDFD_OPEN, _PIDFD_GETFD = 434, 438
 _PIDFD_THREAD = os.O_EXCL
-"""Since Linux 6.9: the descriptor is that of one thread, which may have descriptors of its own."""
+"""PIDFD_THREAD (Linux 6.9): the pidfd refers to one thread, which may have its own descriptor table."""
 
 SO_PROTOCOL, SO_DOMAIN, SO_COOKIE, SO_NETNS_COOKIE = 38, 39, 57, 71
-"""Options of SOL_SOCKET that :mod:`socket` does not name."""
+"""SOL_SOCKET options that :mod:`socket` does not define."""
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 
@@ -39,7 +39,7 @@ class _Vector(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """A system call that waits for its answer; ``thread`` is the id of the task that made it."""
+    """A system call that is pending until it is answered; ``thread`` is the id of the calling thread."""
 
     id: int
     thread: int
@@ -48,7 +48,11 @@ class Notification:
 
 
 def receive(listener: int) -> Notification:
-    """The next call that waits; raises FileNotFoundError if it was given up meanwhile."""
+    """Receive the next pending call.
+
+    Raises:
+        FileNotFoundError: the call was cancelled meanwhile.
+    """
     buffer = bytearray(_NOTIFICATION.size)
     fcntl.ioctl(listener, NOTIF_RECV, buffer, True)
     identifier, thread, _, number, _, _, *arguments = _NOTIFICATION.unpack(buffer)
@@ -56,7 +60,7 @@ def receive(listener: int) -> Notification:
 
 
 def waits(listener: int, notification: int) -> bool:
-    """Whether the call still waits. What was read of its process before this is then that of the right process."""
+    """Whether the call is still pending. If so, data read before by its thread id came from the right process."""
     try:
         fcntl.ioctl(listener, NOTIF_ID_VALID, struct.pack("=Q", notification))
     except OSError:
@@ -65,7 +69,7 @@ def waits(listener: int, notification: int) -> bool:
 
 
 def answer(listener: int, notification: int, *, value: int = 0, error: int = 0) -> bool:
-    """Let the call return ``value``, or fail with ``error``; False: nobody waits for it any more."""
+    """Let the call return ``value``, or fail with ``error``; False: the call is no longer pending."""
     try:
         fcntl.ioctl(listener, NOTIF_SEND, _RESPONSE.pack(notification, 0 if error else value, -error, 0))
     except OSError as failure:
@@ -76,13 +80,13 @@ def answer(listener: int, notification: int, *, value: int = 0, error: int = 0) 
 
 
 def replace(listener: int, notification: int, fd: int, *, target: int, close_on_exec: bool) -> None:
-    """Put ``fd`` in the place of the calling process's descriptor ``target``; the call goes on waiting."""
+    """Replace the calling process's descriptor ``target`` by a duplicate of ``fd``. The call stays pending."""
     flags = os.O_CLOEXEC if close_on_exec else 0
     fcntl.ioctl(listener, NOTIF_ADDFD, _ADDFD.pack(notification, _ADDFD_SETFD, fd, target, flags))
 
 
 def open_thread(thread: int) -> int:
-    """A pidfd of the thread, or of its process where the kernel knows no others."""
+    """Open a pidfd of the thread, or of its process on a kernel without PIDFD_THREAD."""
     fd: int = _LIBC.syscall(_PIDFD_OPEN, ctypes.c_int(thread), ctypes.c_uint(_PIDFD_THREAD))
     if fd >= 0:
         return fd
@@ -92,7 +96,7 @@ def open_thread(thread: int) -> int:
 
 
 def fetch(pidfd: int, fd: int) -> int:
-    """A duplicate of another process's descriptor."""
+    """Duplicate another process's descriptor."""
     found: int = _LIBC.syscall(_PIDFD_GETFD, ctypes.c_int(pidfd), ctypes.c_int(fd), ctypes.c_uint(0))
     if found < 0:
         raise _error("pidfd_getfd")
@@ -100,7 +104,7 @@ def fetch(pidfd: int, fd: int) -> int:
 
 
 def read_memory(thread: int, address: int, length: int) -> bytes:
-    """``length`` bytes of another process's memory."""
+    """Read ``length`` bytes of another process's memory."""
     buffer = ctypes.create_string_buffer(length)
     local = _Vector(ctypes.cast(buffer, ctypes.c_void_p), length)
     remote = _Vector(address, length)
@@ -113,12 +117,12 @@ def read_memory(thread: int, address: int, length: int) -> bytes:
 
 
 def address_of_nothing() -> int:
-    """The address of a zero byte of this process, which lives as long as it."""
+    """The address of a zero byte in this process that is never freed."""
     return ctypes.addressof(_NOTHING)
 
 
 def enter(fd: int) -> None:
-    """Let this thread enter the namespace; for a user namespace the process must have no other threads."""
+    """Move this thread into the namespace. To enter a user namespace, the process must be single-threaded."""
     if _LIBC.setns(ctypes.c_int(fd), ctypes.c_int(0)) != 0:
         raise _error("setns")
 
@@ -135,12 +139,12 @@ def _error(call: str) -> OSError:
 
 
 def connect(fd: int, sockaddr: bytes) -> int:
-    """``connect(2)`` with an address as bytes; returns the error's number, or 0."""
+    """Call ``connect(2)`` with an address as bytes; return the error number, or 0."""
     done: int = _LIBC.connect(ctypes.c_int(fd), sockaddr, ctypes.c_uint(len(sockaddr)))
     return 0 if done == 0 else ctypes.get_errno()
 
 
 def listen(fd: int, backlog: int) -> int:
-    """``listen(2)``; returns the error's number, or 0."""
+    """Call ``listen(2)``; return the error number, or 0."""
     done: int = _LIBC.listen(ctypes.c_int(fd), ctypes.c_int(backlog))
     return 0 if done == 0 else ctypes.get_errno()

@@ -1,7 +1,7 @@
-"""The bytes of ended TCP connections: the kernel reports them once, when it destroys a socket (sock_diag(7)).
+"""The byte counters of ended TCP connections, which the kernel reports once when it destroys a socket (sock_diag(7)).
 
-Looking at open ones now and then misses what was short. The kernel tells of every socket of the machine's network, so
-it is listened to only while a job has connections.
+Polling open sockets misses short connections. The kernel reports every socket of the machine's network, so this module
+subscribes only while a job has connections.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ GROUPS = (1, 2)
 BUFFER_BYTES = 1 << 20
 MAX_MESSAGE_BYTES = 8192
 MAX_AT_ONCE = 10_000
-"""Messages read in a row; the buffer holds fewer."""
+"""Maximum number of messages in one read; more than the buffer can hold."""
 _INFO = struct.Struct("=QQ")
 _ACKNOWLEDGED_OFFSET, _SENT_OFFSET = 120, 200
-"""Of ``tcpi_bytes_acked`` and ``tcpi_bytes_received``, of ``tcpi_bytes_sent`` and ``tcpi_bytes_retrans``."""
+"""Offsets: ``tcpi_bytes_acked`` and ``tcpi_bytes_received``; ``tcpi_bytes_sent`` and ``tcpi_bytes_retrans``."""
 
 
 class LastCounters:
-    """The last counters of watched sockets, for use in one thread; empty if the kernel does not report them."""
+    """The final counters of watched sockets, for use in one thread. Stays empty if the kernel does not report them."""
 
     def __init__(self) -> None:
         self._watched: set[int] = set()
@@ -57,7 +57,7 @@ class LastCounters:
         self._watched.add(cookie)
 
     def forget(self, cookie: int) -> None:
-        """Watch for the end of this socket no more."""
+        """Stop watching this socket."""
         self._told.pop(cookie, None)
         if cookie in self._watched:
             self._watched.remove(cookie)
@@ -71,14 +71,14 @@ class LastCounters:
         return self._told.get(cookie)
 
     def read(self) -> None:
-        """Read the reports of the kernel."""
+        """Read the kernel's pending reports."""
         for _ in range(MAX_AT_ONCE):
             try:
                 message = self._kernel.recv(MAX_MESSAGE_BYTES)
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno != errno.ENOBUFS:  # too much at once: what was lost is as if it was not told
+                if error.errno != errno.ENOBUFS:  # on an overflow, the lost reports count as never sent
                     return
                 continue
             length = HEADER.unpack_from(message)[0]
@@ -98,10 +98,10 @@ class LastCounters:
 
 
 def final_counters(info: bytes) -> tuple[int, int] | None:
-    """Bytes of data that were acknowledged and received; ``info`` is a ``struct tcp_info``, None: it is too short.
+    """Bytes of data that were acknowledged and received, from a ``struct tcp_info``; None: ``info`` is too short.
 
-    The kernel counts the beginning and the end of each direction as a byte. Whose end was acknowledged has ended in
-    order, and so has got the end of the other one.
+    The kernel counts the SYN and the FIN of each direction as one byte. If this side's FIN was acknowledged, the
+    connection ended in order, so the peer's FIN was received too.
     """
     if len(info) < _SENT_OFFSET + _INFO.size:
         return None

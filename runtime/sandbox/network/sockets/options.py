@@ -1,4 +1,4 @@
-"""Copies the options of a program's socket to the socket that it gets instead."""
+"""Copies the options of a program's socket to the socket that replaces it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import struct
 _TIMEOUT = struct.Struct("=qq")
 _LINGER = struct.Struct("=ii")
 _SO_BUF_LOCK = 72
-"""Which buffer sizes were set (Linux 5.14); 1: of sending, 2: of receiving."""
+"""Which buffer sizes were set explicitly (Linux 5.14), as bits; 1: send buffer, 2: receive buffer."""
 _NUMBERS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
     (socket.SOL_SOCKET, socket.SO_OOBINLINE),
@@ -25,7 +25,7 @@ _NUMBERS = (
 
 
 def copy_options(of: socket.socket, to: socket.socket) -> None:
-    """Copy the options of ``of`` to ``to``, without those that cannot be set there."""
+    """Copy the options of ``of`` to ``to``, except those that cannot be set there."""
     for level, option in _NUMBERS:
         with contextlib.suppress(OSError):
             value = of.getsockopt(level, option)
@@ -39,12 +39,12 @@ def copy_options(of: socket.socket, to: socket.socket) -> None:
     with contextlib.suppress(OSError):
         locked = of.getsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK)
         for bit, option in ((1, socket.SO_SNDBUF), (2, socket.SO_RCVBUF)):
-            if locked & bit:  # the kernel tells twice what was set
+            if locked & bit:  # the kernel returns twice the value that was set
                 to.setsockopt(socket.SOL_SOCKET, option, of.getsockopt(socket.SOL_SOCKET, option) // 2)
 
 
 def send_timeout(of: socket.socket) -> float:
-    """How long the program wants to wait for a connection, in seconds; 0: as long as it takes."""
+    """The program's timeout for connecting, in seconds; 0: none."""
     seconds, microseconds = _TIMEOUT.unpack(of.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEOUT.size))
     return float(seconds + microseconds / 1e6)
 

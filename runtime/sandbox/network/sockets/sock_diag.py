@@ -1,4 +1,4 @@
-"""Asks the kernel about TCP sockets of this network namespace (sock_diag(7)), which needs no rights."""
+"""Queries the kernel for TCP sockets of this network namespace (sock_diag(7)). Requires no privileges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INODE_OFFSET = 68
 _ATTRIBUTE = struct.Struct("=HH")
 _COUNTERS = struct.Struct("=QQ")
 _COUNTERS_OFFSET = 120
-"""Of ``tcpi_bytes_acked`` and ``tcpi_bytes_received`` in ``struct tcp_info``."""
+"""The offset of ``tcpi_bytes_acked`` and ``tcpi_bytes_received`` in ``struct tcp_info``."""
 _ALL_STATES = 0xFFFFFFFF
 _MAX_ANSWER_BYTES = 8192
 FIN_WAIT2, TIME_WAIT, CLOSE = 5, 6, 7
@@ -56,7 +56,7 @@ class SocketState:
     held: bool
     """Whether any process has a descriptor of it."""
     counters: tuple[int, int] | None
-    """Bytes that the other end has acknowledged, and that came from it."""
+    """Bytes that the peer has acknowledged, and bytes received from the peer."""
 
     @property
     def open(self) -> bool:
@@ -65,7 +65,7 @@ class SocketState:
 
 
 class SocketTable:
-    """Asks the kernel about sockets; for use in one thread."""
+    """Queries the kernel for sockets; for use in one thread."""
 
     def __init__(self) -> None:
         self._kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG)
@@ -110,5 +110,5 @@ def _counters(attributes: bytes, state: int) -> tuple[int, int] | None:
     if len(info) < _COUNTERS_OFFSET + _COUNTERS.size:
         return None
     acknowledged, received = _COUNTERS.unpack_from(info, _COUNTERS_OFFSET)
-    # The beginning counts as a byte, and so does the end, of each direction.
+    # In each direction, the SYN and the FIN count as one byte each.
     return max(0, acknowledged - (2 if state == FIN_WAIT2 else 1)), max(0, received - (state in _ENDED_BY_PEER))

@@ -1,4 +1,4 @@
-"""Connects a Unix socket of a box as the job: with its root directory, its working directory and its user."""
+"""Connects a Unix socket on behalf of a job: with the job's root directory, working directory and user."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
 _HOW = struct.Struct("=QQQ")
 SET_IDS = {"x86_64": (119, 117, 116), "aarch64": (149, 147, 159)}
-"""``setresgid``, ``setresuid``, ``setgroups``: called directly they are of this thread alone."""
+"""``setresgid``, ``setresuid``, ``setgroups``. As direct system calls they change only the calling thread."""
 _KEEP = -1
 NOT_THERE = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP})
-"""The error of connecting to somebody else's socket."""
-_OWN = ("/tmp/", "/proc/", "/dev/shm/")  # noqa: S108 - the box's own
+"""Errors of a connection to a socket outside the box, or to none."""
+_OWN = ("/tmp/", "/proc/", "/dev/shm/")  # noqa: S108 - private to the box
 _OF_LIBC = frozenset({"/var/run/nscd/socket", "/run/nscd/socket"})
-"""Which every program looks for that asks for a user or a host."""
+"""The sockets of nscd, which libc tries for every lookup of a user or host."""
 _MAX_NAME_CHARACTERS = 108
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def connect_unix(call: Call, sockaddr: bytes, uid: int | None) -> int:
-    """Connect the call's own socket to what ``sockaddr`` names in its box; returns the error's number, or 0.
+    """Connect the call's socket to the address ``sockaddr`` in its box; return the error number, or 0.
 
     Args:
-        call: of a Unix socket of the box.
-        sockaddr: the copy of its address.
-        uid: the job's own; None: that of this process.
+        call: a call on a Unix socket of the box.
+        sockaddr: a copy of its address argument.
+        uid: the job's own uid; None: the uid of this process.
 
     Raises:
         OSError: there is no such socket.
     """
     name = sockaddr[2:]
     with acting_as(uid):
-        if not name or name[0] == 0:  # abstract: the socket's own namespace has the name
+        if not name or name[0] == 0:  # the kernel looks up abstract names in the namespace of the socket
             return kernel.connect(call.socket.fileno(), sockaddr)
         target = _find(call, name.split(b"\0", 1)[0])
         try:
@@ -54,7 +54,7 @@ def connect_unix(call: Call, sockaddr: bytes, uid: int | None) -> int:
 
 
 def foreign_name(sockaddr: bytes) -> str:
-    """The name of a socket that may be somebody else's, for a row; ``@`` begins an abstract one. Empty: its own."""
+    """The row's name of a socket that may be outside the box; ``@`` starts an abstract name. Empty: in the box."""
     name = sockaddr[2:]
     if not name:
         return ""
@@ -67,13 +67,13 @@ def foreign_name(sockaddr: bytes) -> str:
 
 
 def _find(call: Call, path: bytes) -> int:
-    """A descriptor of what ``path`` names for the caller; links lead nowhere out of its root directory."""
+    """Open ``path`` as the caller sees it, with O_PATH. Links cannot lead out of the caller's root directory."""
     if not path.startswith(b"/"):
         path = os.fsencode(Path(f"/proc/{call.thread}/cwd").readlink()) + b"/" + path
     root = os.open(f"/proc/{call.thread}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if not call.waits():  # its number may be that of another process by now
-            raise OSError(errno.ESRCH, "nobody waits for this call")
+        if not call.waits():  # the thread id may belong to another process by now
+            raise OSError(errno.ESRCH, "the call is no longer pending")
         how = _HOW.pack(os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
         found: int = _LIBC.syscall(_OPENAT2, ctypes.c_int(root), path, how, ctypes.c_size_t(_HOW.size))
         if found < 0:
@@ -85,7 +85,7 @@ def _find(call: Call, path: bytes) -> int:
 
 @contextlib.contextmanager
 def acting_as(uid: int | None) -> Iterator[None]:
-    """Let this thread, and no other, have the rights and the name of ``uid``; None: as it is."""
+    """Run the context with the credentials of ``uid``, in this thread only; None: without a change."""
     if uid is None:
         yield
         return
