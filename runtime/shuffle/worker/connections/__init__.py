@@ -1,4 +1,4 @@
-"""The data channel's listener, and one thread for each connection: pushes, fetches, and fetches that follow."""
+"""The listener of the data channel, and its connections, one thread each: pushes, fetches, and fetches that follow."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""A connection of the other direction: readers ask for partitions of maps, and get them as fast as they give credit."""
+"""A fetch connection: a reader asks for partitions of maps, and gets them as fast as it grants credit."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from sluice.runtime.shuffle.worker.storage import (
 )
 
 MAX_REQUESTS = 1024
-"""Fetches at the same time on one connection."""
+"""Maximum concurrent fetches on one connection."""
 MAX_SEGMENTS_PER_ANSWER = 2 << 10
 USUAL_PAYLOAD_BYTES = MAX_PAYLOAD_BYTES
-"""A request with more map ids gets memory of its own for them."""
+"""A request with a larger payload gets its own buffer for the map ids."""
 NO_ROOM_SECONDS = 0.1
-"""How often reads that found no room try again."""
+"""Interval at which reads that found no memory try again."""
 
 
 class FetchConnection:
-    """Serves one reading peer: all its fetches in turns, in the order of their places on disk."""
+    """Serves the fetches of one reader in turn, in the order of their positions on disk."""
 
     def __init__(self, session: Session, store: ShuffleStore) -> None:
         self._session = session
@@ -60,13 +60,13 @@ class FetchConnection:
         self._starved: dict[int, Fetch] = {}
 
     def serve(self) -> None:
-        """Until the peer is done; raises what ends the connection."""
+        """Serve until the peer ends the connection; raises the error that ends it otherwise."""
         while True:
             following = self._followers is not None and self._feed(self._followers)
             for starved in list(self._starved.values()):
                 self._go_on(starved)
                 if self._starved:
-                    break  # the others would find no room either
+                    break  # the others would find no memory either
             ready = [fetch for fetch in self._fetches.values() if fetch.ready]
             if not (ready or following or self._starved) or self._session.stream.readable():
                 header = self._session.next_header()
@@ -87,7 +87,7 @@ class FetchConnection:
                 self._fail(error, fetch.header)
 
     def close(self) -> None:
-        """Give back what the connection and its requests used."""
+        """Release what the connection and its requests use."""
         if self._followers is not None:
             self._followers.close()
         for fetch in self._fetches.values():
@@ -95,7 +95,7 @@ class FetchConnection:
         self._holding.close()
 
     def _next(self, ready: list[Fetch]) -> Fetch:
-        """Like an elevator: the nearest ahead, or the first of all when there is none."""
+        """Choose as an elevator does: the nearest position ahead, or the first of all if there is none ahead."""
         if len(ready) == 1:
             return ready[0]
         places = [(fetch.place, index) for index, fetch in enumerate(ready)]
@@ -113,13 +113,13 @@ class FetchConnection:
                 except ShuffleError as error:
                     self._fail(error, header)
             case FrameType.CREDIT:
-                # A fetch that is not known has ended meanwhile.
+                # An unknown fetch has ended in the meantime.
                 if (fetch := self._fetches.get(header.request)) is not None:
                     fetch.grant(header.extra, header.count)
             case FrameType.CANCEL:
                 self._forget(header.request)
             case _:
-                raise FrameRefused(f"a frame of type {header.kind.name} on a connection for fetches")
+                raise FrameRefused(f"a frame of type {header.kind.name} is not allowed on a fetch connection")
 
     def _fetch(self, header: Header) -> None:
         with contextlib.ExitStack() as stack:
@@ -136,10 +136,10 @@ class FetchConnection:
         self._go_on(fetch)
 
     def _payload(self, header: Header, holding: Holding, kept: int) -> memoryview:
-        """The payload of a request, which is charged to ``holding`` with the ``kept`` bytes that are made of it.
+        """Read the payload of a request. The request and ``kept`` more bytes are charged to ``holding``.
 
         Raises:
-            QuotaExceeded: there is no room for it; it was read and forgotten.
+            QuotaExceeded: there is no room for the request; its payload was skipped.
         """
         try:
             holding.take(REQUEST_BYTES + kept)
@@ -151,7 +151,7 @@ class FetchConnection:
         return self._session.payload(header, memoryview(bytearray(header.length)))
 
     def _go_on(self, fetch: Fetch) -> None:
-        """Find what comes next of a fetch, or end it; it waits while there is no room for that."""
+        """Find the next segments of a fetch, or end it. The fetch waits while there is no room for them."""
         self._starved.pop(fetch.header.request, None)
         try:
             more = fetch.advance()
@@ -166,17 +166,17 @@ class FetchConnection:
 
     def _check_request(self, header: Header) -> None:
         if header.request in self._fetches:
-            raise FrameRefused(f"request {header.request} is being answered already")
+            raise FrameRefused(f"request {header.request} is in progress already")
         if len(self._fetches) >= MAX_REQUESTS:
-            raise FrameRefused(f"more than {MAX_REQUESTS} fetches at the same time")
+            raise FrameRefused(f"the connection has more than {MAX_REQUESTS} concurrent fetches")
 
     def _follow(self, header: Header) -> None:
-        """A reader wants what the maps of one writer have for it, as they are committed."""
+        """Begin a fetch that follows one writer: the reader gets its partitions of each map once it is committed."""
         with contextlib.ExitStack() as stack:
             holding = stack.enter_context(Holding(self._job.connections))
             share = parse_follow(header, self._payload(header, holding, 0))
             self._check_request(header)
-            # Nobody may have written to it yet.
+            # The reader may come before the first writer.
             data, checks = self._job.shuffle(header.shuffle, create=True)
             partitions, patience = (header.partition, header.aux), self._store.config.follow_seconds
             follower = data.announced.follow(share, partitions, patience, had=header.count, taken=max(0, header.map_id))
@@ -190,9 +190,9 @@ class FetchConnection:
         self._followers.add(fetch)
 
     def _feed(self, followers: FollowingFetches) -> bool:
-        """Begin what has become readable, end what is complete, and wait when there is nothing else to do.
+        """Send new maps to the following fetches, end those that are complete, and wait if there is nothing to do.
 
-        Whether there are readers left that wait for what is not there yet.
+        Returns whether there are idle following fetches left.
         """
         quiet = True
         for fetch in followers.idle():
@@ -219,10 +219,10 @@ class FetchConnection:
             self._followers.remove(fetch)
 
     def _answer(self, fetch: Fetch) -> None:
-        """Send the next DATA frame of a fetch, and END after its last."""
+        """Send the next DATA frame of a fetch, and END after the last one."""
         at, row = fetch.at, fetch.row
         if at is None:
-            raise FrameRefused("a fetch without anything left")
+            raise FrameRefused("the fetch has no segments left")
         end, size = _fill(at.lengths, row, min(self._answer_bytes, fetch.credit))
         table = HEADER_BYTES + (end - row) * DATA_ENTRY.itemsize
         if table + size <= len(self._buffer):
@@ -235,7 +235,7 @@ class FetchConnection:
     def _send(self, fetch: Fetch, row: int, end: int, view: memoryview) -> None:
         at = fetch.at
         if at is None:
-            raise FrameRefused("a fetch without anything left")
+            raise FrameRefused("the fetch has no segments left")
         count = end - row
         table = HEADER_BYTES + count * DATA_ENTRY.itemsize
         size = len(view) - table
@@ -274,7 +274,7 @@ class FetchConnection:
             extra=fetch.size,
         )
         self._session.send(answer.pack())
-        if not isinstance(fetch, FollowingFetch):  # which takes as long as its producer
+        if not isinstance(fetch, FollowingFetch):  # a following fetch takes as long as its producer
             self._job.counters.fetch_ended(time.monotonic() - fetch.started)
 
     def _fail(self, error: ShuffleError, header: Header) -> None:
@@ -283,7 +283,7 @@ class FetchConnection:
 
 
 def _fill(lengths: list[int], row: int, room: int) -> tuple[int, int]:
-    """How far from ``row`` on the segments fit into ``room``, at least one; and their bytes."""
+    """Return the end of the segments from ``row`` on that fit into ``room`` bytes, at least one, and their size."""
     size, end = lengths[row], row + 1
     last = min(len(lengths), row + MAX_SEGMENTS_PER_ANSWER)
     while end < last and size + lengths[end] <= room:

@@ -1,4 +1,4 @@
-"""One request for data on a connection, and how far it is answered."""
+"""A fetch request on a connection, and the progress of its answer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from sluice.runtime.shuffle.worker.storage import Holding, Located, ShuffleData,
 
 @dataclass(slots=True)
 class Fetch:
-    """One request being answered.
+    """A fetch request in progress.
 
     Attributes:
-        plan: what is left to send, found part by part; who was refused room may ask again.
-        holding: what the request is charged to.
+        plan: what is left to send, located part by part. After an error because of missing room, it can be asked again.
+        at: the current part of the plan.
+        row: the next segment of ``at`` to send.
+        holding: what the memory of the request is charged to.
     """
 
     header: Header
@@ -32,19 +34,19 @@ class Fetch:
 
     @property
     def ready(self) -> bool:
-        """Whether there is something that it may be sent."""
+        """Whether it has credit and located segments to send."""
         return self.credit > 0 and self.at is not None
 
     def read(self, at: Located, row: int, end: int, view: memoryview) -> bool:
-        """Read segments of :attr:`at` into ``view``; False when they are elsewhere now: to be looked at anew."""
+        """Read segments of :attr:`at` into ``view``; False if they moved, and :attr:`at` was located again."""
         self.data.read(at, row, end, view)
         return True
 
     def advance(self) -> bool:
-        """Make sure that :attr:`at` has a next row; False at the end.
+        """Make sure that :attr:`at` has a next row; returns False at the end.
 
         Raises:
-            QuotaExceeded: there is no room for what comes next; :attr:`at` is None then.
+            QuotaExceeded: there is no room for the next part; :attr:`at` is None then.
         """
         while self.at is None or self.row >= len(self.at):
             self.at, self.row = None, 0
@@ -54,17 +56,17 @@ class Fetch:
         return True
 
     def grant(self, size: int, _maps: int) -> None:
-        """The reader has room for so many more bytes."""
+        """Grant the request credit for ``size`` more bytes."""
         self.credit += size
 
     def close(self) -> None:
-        """Give back what it is charged to."""
+        """Give back the memory of the request."""
         self.at, self.plan = None, iter(())
         self.holding.close()
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Where the next segment is: which shuffle's files, which of them, and its offset there."""
+        """The position of the next segment: the shuffle, the number of its volume, and the offset there."""
         if self.at is None or self.row >= len(self.at):
             return (0, 0, 0)
         return (self.header.shuffle, self.at.volumes[self.row], self.at.offsets[self.row])

@@ -1,4 +1,4 @@
-"""Readers that follow a producer: what is committed is announced to them, and sent from memory while it is there."""
+"""Readers that follow a producer: committed maps are announced to them, and sent from memory if possible."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ from sluice.runtime.shuffle.worker.connections.session import Session
 from sluice.runtime.shuffle.worker.storage import Located, ReadPlan, ShareCursor, cost_of, windows
 
 KEEP_ALIVES = 4
-"""So often in the time after which a producer counts as gone, a waiting reader hears that the worker is there."""
+"""How many keep-alives a waiting reader gets within the time after which a silent producer counts as gone."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FollowingFetch(Fetch):
-    """A request that is answered in batches of maps: announced, sent, and said to be whole.
+    """A request that is answered in batches of maps. A batch is announced (MAPS), sent, and closed with MAPS_SENT.
 
-    The segments of a batch come by (partition, map, sequence), so that what was begun from memory can go on from disk.
+    The segments of a batch are sorted by (partition, map, sequence), so that a batch that began from memory can
+    continue from disk.
     """
 
     follower: ShareCursor
     heard: float = 0.0
-    """When the reader was last told something, on the monotonic clock."""
+    """When the reader was last sent a frame, in monotonic seconds."""
     _maps: tuple[int, ...] = ()
     _moves: int | None = None
     _before: tuple[int, int] = (0, 0)
     _charged: int = 0
-    """For the segments of the batch, if they are in memory."""
+    """The charge for the segments of the batch, if they are in memory."""
     _written: ReadPlan | None = None
-    """Of the batch, if they are not."""
+    """The plan of the batch, if its segments are on disk."""
 
     def grant(self, size: int, maps: int) -> None:
-        """The reader has taken so many bytes, and has room for as many more. It has had so many maps."""
+        """Record that the reader took ``size`` more bytes and has ``maps`` maps in all; grant that much credit."""
         Fetch.grant(self, size, maps)
         self.follower.take(size, maps)
 
     def close(self) -> None:
-        """Give back what it is charged to, and what the reader will ask for again."""
+        """Give back the memory of the request, and leave the share. The reader may come back and ask for the rest."""
         Fetch.close(self)
         self.follower.close()
 
     def begin(self, maps: list[tuple[int, int]]) -> bytes:
-        """Begin a batch; the frame that announces it."""
+        """Begin a batch; returns the frame that announces it."""
         self._maps = tuple(map_id for map_id, _ in maps)
         self._before = self.segments, self.size
         self._locate()
@@ -63,7 +64,7 @@ class FollowingFetch(Fetch):
         return header.pack() + payload
 
     def sent(self) -> bytes:
-        """The frame after a batch, with the segments and bytes that it had."""
+        """End a batch; returns the frame that closes it, with the number of its segments and bytes."""
         segments, size = self._before
         self._give_back()
         return Header(
@@ -75,7 +76,7 @@ class FollowingFetch(Fetch):
         ).pack()
 
     def read(self, at: Located, row: int, end: int, view: memoryview) -> bool:
-        """From memory, unless it was written out meanwhile: then :attr:`at` is another one afterwards."""
+        """Read segments, from memory if they are there; False if they left it, and :attr:`at` was located again."""
         if self._moves is None:
             self.data.read(at, row, end, view)
             return True
@@ -86,7 +87,7 @@ class FollowingFetch(Fetch):
         return False
 
     def _locate(self) -> None:
-        """Plan what is left of the batch."""
+        """Locate what is left of the batch, in memory or on disk."""
         first, end = self.header.partition, self.header.aux
         self.at, self.row = None, 0
         self._give_back()
@@ -104,7 +105,7 @@ class FollowingFetch(Fetch):
         self.plan = self._rest(plan, self.segments - self._before[0])
 
     def _give_back(self) -> None:
-        """Nothing of the batch is used any more."""
+        """Give back the memory of the batch."""
         self.holding.charge(-self._charged)
         self._charged = 0
         if self._written is not None:
@@ -112,7 +113,7 @@ class FollowingFetch(Fetch):
             self._written = None
 
     def _rest(self, plan: Iterator[Located], skip: int) -> Iterator[Located]:
-        """``plan`` without its first ``skip`` segments, which were sent."""
+        """Yield ``plan`` without its first ``skip`` segments, which were sent already."""
         for at in plan:
             if skip >= len(at):
                 skip -= len(at)
@@ -122,11 +123,11 @@ class FollowingFetch(Fetch):
 
 
 class FollowingFetches:
-    """The following requests of one connection, and its sleep while there is nothing for them.
+    """The following requests of one connection. The connection's thread sleeps here while there is nothing to send.
 
     Args:
-        session: the connection's.
-        patience: how long they wait for a producer; they hear from the worker more often.
+        session: the session of the connection.
+        patience: how long readers wait for a silent producer, in seconds. Keep-alives are sent more often.
     """
 
     def __init__(self, session: Session, patience: float) -> None:
@@ -136,31 +137,31 @@ class FollowingFetches:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def add(self, fetch: FollowingFetch) -> None:
-        """From now on."""
+        """Add a request, and listen for new maps of its shuffle."""
         fetch.heard = time.monotonic()
         self._fetches[fetch.header.request] = fetch
         fetch.data.announced.listen(self.wake)
 
     def remove(self, fetch: FollowingFetch) -> None:
-        """No longer."""
+        """Remove a request, and stop listening if it was the last one of its shuffle."""
         del self._fetches[fetch.header.request]
         if all(each.data is not fetch.data for each in self._fetches.values()):
             fetch.data.announced.unlisten(self.wake)
 
     def wake(self) -> None:
-        """There is something new; from any thread."""
+        """Wake the thread of the connection; may be called from any thread."""
         with contextlib.suppress(OSError):
             os.eventfd_write(self._wake, 1)
 
     def idle(self) -> list[FollowingFetch]:
-        """Those that have been sent all that was announced to them."""
+        """The requests that have been sent everything that was announced to them."""
         return [fetch for fetch in self._fetches.values() if fetch.at is None]
 
     def announce(self, fetch: FollowingFetch) -> bool:
-        """Tell an idle one of the maps that are new, or now and then that there are none; whether there were.
+        """Announce new maps to an idle request, or send a keep-alive if one is due; returns whether there were maps.
 
         Raises:
-            ShuffleError: it cannot go on.
+            ShuffleError: the request cannot continue.
         """
         if maps := fetch.follower.next():
             self._send(fetch, fetch.begin(maps))
@@ -172,13 +173,13 @@ class FollowingFetches:
         return False
 
     def wait(self) -> None:
-        """Until there may be something new, the peer says something, or somebody should hear that we are there."""
+        """Wait until there may be new maps, the peer sends something, or a keep-alive is due."""
         self._session.stream.wait(self._wake, self._interval)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
 
     def close(self) -> None:
-        """Forget all of them."""
+        """Remove all requests."""
         for fetch in list(self._fetches.values()):
             self.remove(fetch)
         os.close(self._wake)

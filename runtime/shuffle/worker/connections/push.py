@@ -1,4 +1,4 @@
-"""A connection of one direction: maps push their segments, and commit."""
+"""A push connection: map tasks push segments and commit maps."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from sluice.runtime.shuffle.worker.storage import (
 )
 
 USUAL_SEGMENTS = 1 << 10
-"""The table of a frame with no more segments is charged with its connection."""
+"""The table of a frame with at most this many segments is included in the charge of the connection."""
 
 
 class PushConnection:
     """Serves one pushing peer, frame by frame.
 
-    The data of a frame are read from the wire into their place in the managed memory; nothing is read before there is
-    room. An error that concerns one map is answered and the map's later frames are refused; the others go on.
+    The data of a frame is read from the socket directly into its place in the managed memory, and only when there is
+    room. An error that concerns one map is answered, and later frames of the map are refused; other maps continue.
     """
 
     def __init__(self, session: Session, store: ShuffleStore) -> None:
@@ -57,14 +57,14 @@ class PushConnection:
 
     @property
     def credit(self) -> int:
-        """How many bytes the peer may have unacknowledged now: less while memory is short, but always a frame."""
+        """How many unacknowledged bytes the peer may have now. Fewer while memory is short, but always one frame."""
         most = self._store.config.credit_bytes
         if self._store.pool.pressed.is_set():
             most //= 4
         return max(most, MAX_PUSH_PAYLOAD_BYTES)
 
     def serve(self) -> None:
-        """Until the peer is done; raises what ends the connection."""
+        """Serve until the peer ends the connection; raises the error that ends it otherwise."""
         while (header := self._session.next_header()) is not None:
             match header.kind:
                 case FrameType.PUSH:
@@ -76,10 +76,10 @@ class PushConnection:
                 case FrameType.PRODUCE:
                     self._produce(header)
                 case _:
-                    raise FrameRefused(f"a frame of type {header.kind.name} on a connection for pushes")
+                    raise FrameRefused(f"a frame of type {header.kind.name} is not allowed on a push connection")
 
     def close(self) -> None:
-        """Give back what the connection used."""
+        """Release what the connection uses."""
         self._holding.close()
 
     def _push(self, header: Header) -> None:
@@ -162,12 +162,12 @@ class PushConnection:
 
     def _commit(self, header: Header) -> None:
         if header.aux and (self._of_worker or not header.partition):
-            raise FrameRefused("a map is announced by one of the writers of its shuffle")
+            raise FrameRefused("the commit announces a map, but is not from one of the writers of its shuffle")
         start = time.monotonic()
         if self._acknowledged != self._consumed:
             self._acknowledge(header.request)
         try:
-            # A map without output has pushed nothing: its commit is the first that is heard of it.
+            # A map without output pushes nothing, so its commit may be the first frame of the shuffle.
             data, _ = self._job.shuffle(header.shuffle, create=header.count == 0)
             if header.aux:
                 unread = data.announce(header.map_id, header.count, header.extra, header.aux - 1, header.partition)
@@ -194,9 +194,9 @@ class PushConnection:
         data.abort(header.map_id)
 
     def _produce(self, header: Header) -> None:
-        """A writer of a shuffle that is read meanwhile says how far it is."""
+        """Record what a writer of a pipelined shuffle states: its share is complete, given up, or may be forgotten."""
         if self._of_worker:
-            raise FrameRefused("a shuffle worker produces nothing")
+            raise FrameRefused("a shuffle worker may not send PRODUCE")
         said = parse_produced(header, self._session.payload(header))
         progress = None
         try:

@@ -1,4 +1,4 @@
-"""Accepts the data plane's connections: mutual TLS, one thread each, bounded in number, ended when they dawdle."""
+"""Accepts the connections of the data plane, with mutual TLS and one thread each. Their number and time are limited."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _LOG = logging.getLogger(__name__)
 
 BACKLOG = 256
 MAX_HANDSHAKES = 256
-"""Handshakes at the same time; the oldest of whoever has most gives way to one more."""
+"""Maximum concurrent handshakes. One more ends the oldest handshake of the host that has most."""
 MAX_ENDING_HANDSHAKES = 256
-"""While so many threads have not noticed yet that their handshakes were ended, nothing is accepted."""
+"""How many ended handshakes may still have a thread. Beyond this, no connection is accepted."""
 COMPLAINT_SECONDS = 1.0
-"""That there are too many handshakes gets into the log so often at most."""
+"""Minimum interval between log entries about too many handshakes."""
 GUARD_SECONDS = 0.25
-"""How often deadlines are looked at."""
+"""Interval at which deadlines are checked."""
 ACCEPT_RETRY_SECONDS = 0.2
 KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -50,15 +50,15 @@ KEEPALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 120_000),
 )
-"""A peer that is gone without a word is found out within two minutes, whether or not something is on its way to it."""
+"""Detects a peer that disappeared without closing the connection within two minutes, with or without data in flight."""
 
 
 class DataServer:
     """Listens, and runs a thread for each connection.
 
     Args:
-        identity: who this worker is.
-        store: what it serves.
+        identity: the worker's identity.
+        store: the worker's data.
     """
 
     def __init__(self, identity: TlsIdentity, store: ShuffleStore) -> None:
@@ -71,7 +71,7 @@ class DataServer:
         self._pending: PendingPeers[socket.socket] = PendingPeers(MAX_HANDSHAKES)
         self._complained = -math.inf
         self._seen, self._looked = -1, -math.inf
-        """Which revocations were seen, and when they were looked for."""
+        """The version of the revocations that was applied, and the time of the last check in monotonic seconds."""
         self._lock = threading.Lock()
         self._raw: dict[socket.socket, float] = {}
         self._sessions: set[Session] = set()
@@ -80,21 +80,21 @@ class DataServer:
         self._listening: socket.socket | None = None
         self._stopping = threading.Event()
         self.refused = 0
-        """Connections refused so far."""
+        """The number of connections refused so far."""
 
     @property
     def connections(self) -> int:
-        """Admitted and open."""
+        """The number of admitted open connections."""
         return len(self._sessions)
 
     def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen (port 0: any free port); returns the address bound."""
+        """Listen (port 0: any free port); returns the bound address."""
         try:
             family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
         except OSError as error:
             raise ShuffleUnavailable(
-                f"cannot listen on {host}:{port}: {error.strerror or error}", "is another process using the port?"
+                f"cannot listen on {host}:{port}: {error.strerror or error}", "check that no process uses the port"
             ) from error
         self._listening = listening
         for name, loop in (("accept", self._accept_loop), ("guard", self._guard_loop)):
@@ -103,7 +103,7 @@ class DataServer:
         return bound_host, bound_port
 
     def stop(self) -> None:
-        """Stop listening and end all connections."""
+        """Stop listening and close all connections."""
         self._stopping.set()
         if self._listening is not None:
             abort_socket(self._listening)
@@ -118,7 +118,7 @@ class DataServer:
             self._listening.close()
 
     def end_sessions(self, job_id: str = "") -> None:
-        """End all open connections, or those of one job."""
+        """Abort all open connections, or those of one job."""
         with self._lock:
             for session in self._sessions:
                 if not job_id or session.is_of(job_id):
@@ -126,7 +126,7 @@ class DataServer:
 
     def _thread(self, target: collections.abc.Callable[..., None], name: str, *args: object) -> None:
         thread = threading.Thread(target=target, name=name, args=args, daemon=True)
-        with self._lock:  # a thread that stop() finds can be joined, and one that ends at once is forgotten after this
+        with self._lock:  # stop() finds only started threads, and a thread that ends at once is discarded after the add
             thread.start()
             self._threads.add(thread)
 
@@ -136,18 +136,18 @@ class DataServer:
             self._handshakes.acquire()
             try:
                 self._accept(listening)
-            except (OSError, RuntimeError) as error:  # no more files, no more threads: there will be some again
+            except (OSError, RuntimeError) as error:  # too many open files or threads; this is temporary
                 self._handshakes.release()
                 if not self._stopping.is_set():
-                    _LOG.error("cannot accept: %s", error)
+                    _LOG.error("cannot accept a connection: %s", error)
                     self._stopping.wait(ACCEPT_RETRY_SECONDS)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Wait for a connection, and begin its handshake in a thread."""
+        """Wait for a connection, and start its thread, which begins with the handshake."""
         with contextlib.ExitStack() as stack:
             accepted, address = listening.accept()
             stack.callback(accepted.close)
-            watched = accepted.dup()  # the handshake takes the socket itself over
+            watched = accepted.dup()  # the handshake takes over the socket itself
             stack.callback(watched.close)
             self._take_in(watched, address[0])
             stack.callback(self._take_out, watched)
@@ -156,7 +156,7 @@ class DataServer:
             stack.pop_all()
 
     def _take_in(self, watched: socket.socket, host: str) -> None:
-        """A handshake begins; another one ends when there are too many."""
+        """Record the begin of a handshake; abort another one if there are too many."""
         with self._lock:
             self._raw[watched] = time.monotonic() + self._config.handshake_seconds
             gone = self._pending.add(watched, host)
@@ -164,7 +164,7 @@ class DataServer:
                 abort_socket(gone)
         if gone is not None and time.monotonic() - self._complained >= COMPLAINT_SECONDS:
             self._complained = time.monotonic()
-            _LOG.warning("more than %d handshakes at a time, the oldest end", MAX_HANDSHAKES)
+            _LOG.warning("more than %d concurrent handshakes: the oldest are aborted", MAX_HANDSHAKES)
 
     def _take_out(self, watched: socket.socket) -> None:
         with self._lock:
@@ -172,7 +172,7 @@ class DataServer:
             self._pending.discard(watched)
 
     def _admit(self, accepted: socket.socket, watched: socket.socket, address: str) -> None:
-        """The life of a connection's thread."""
+        """Run the thread of a connection."""
         try:
             stream = self._handshake(accepted, watched)
         except SluiceError as error:
@@ -199,7 +199,7 @@ class DataServer:
 
     def _serve(self, stream: BulkStream) -> None:
         try:
-            # A worker that hands over says in its HELLO for which job; all others' jobs are in their certificates.
+            # A worker that hands over names the job in its HELLO. All other peers have it in their certificate.
             is_worker = stream.peer.role is Role.SHUFFLE_WORKER
             job = None if is_worker else self._store.job(stream.peer.job_id)
             with self._session(Session(stream, job, self._config.frame_seconds)) as session:
@@ -233,13 +233,13 @@ class DataServer:
         peer = session.stream.peer
         if peer.role is Role.SHUFFLE_WORKER:
             if hello.direction != "push":
-                raise JobNotAllowed("a shuffle worker reads nothing here")
+                raise JobNotAllowed("a shuffle worker may push here but reads nothing")
             job = self._store.job(hello.job)
             job.check_expected(peer.name)
             session.job = job
             _LOG.info("%s hands over job %s", peer, job.job_id)
         elif hello.job:
-            raise FrameRefused("a HELLO that names a job", "the job is in the certificate")
+            raise FrameRefused("the HELLO names a job", "leave it out: the job is in the certificate")
 
     @contextlib.contextmanager
     def _session(self, session: Session) -> Iterator[Session]:
@@ -274,8 +274,8 @@ class DataServer:
             for look in (self._end_late, self._look_for_revoked):
                 try:
                     look()
-                except Exception:  # noqa: BLE001  # nobody else does this
-                    _LOG.exception("cannot look after the connections now")
+                except Exception:  # noqa: BLE001  # the loop must go on: no other thread checks the connections
+                    _LOG.exception("the check of the connections failed, and is repeated")
 
     def _end_late(self) -> None:
         now = time.monotonic()
@@ -285,7 +285,7 @@ class DataServer:
                     abort_socket(raw)
             late = [session for session in self._sessions if now > session.deadline]
         for session in late:
-            _LOG.warning("%s: ended, it took too long over a frame", session.stream.peer)
+            _LOG.warning("%s: connection ended: the peer took too long for a frame", session.stream.peer)
             session.stream.abort()
 
     def _look_for_revoked(self) -> None:
@@ -302,5 +302,5 @@ class DataServer:
             sessions = list(self._sessions)
         for session in sessions:
             if reason := session.stream.revocation(self._identity):
-                _LOG.warning("%s: ended, %s", session.stream.peer, reason)
+                _LOG.warning("%s: connection ended: %s", session.stream.peer, reason)
                 session.stream.abort()

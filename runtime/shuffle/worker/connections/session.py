@@ -1,4 +1,4 @@
-"""One admitted connection: its stream, its job, and until when it must have done what it is doing."""
+"""An admitted connection: its stream, its job, and the deadline of its current operation."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from sluice.runtime.shuffle.worker.storage import Job
 _LOG = logging.getLogger(__name__)
 
 COMPLAINT_SECONDS = 1.0
-"""A peer's refused requests get into the log so often at most."""
+"""Minimum interval between log entries about a peer's refused requests."""
 
 
 class Session:
-    """Reads frames and writes answers; used by one thread, but for :attr:`deadline`, which the server watches."""
+    """Reads frames and writes answers. Used by one thread, except for :attr:`deadline`, which the server checks."""
 
     def __init__(self, stream: BulkStream, job: Job | None, frame_seconds: float) -> None:
         self.stream = stream
         self._job = job
         self.deadline = math.inf
-        """On the monotonic clock; afterwards the server ends the connection."""
+        """Time in monotonic seconds after which the server ends the connection."""
         self._frame_seconds = frame_seconds
         self._header = memoryview(bytearray(HEADER_BYTES))
         self._scratch = memoryview(bytearray(MAX_PAYLOAD_BYTES))
@@ -40,9 +40,9 @@ class Session:
 
     @property
     def job(self) -> Job:
-        """Whose data this connection is about; not known before the HELLO of a worker that hands over."""
+        """The job of this connection. That of a worker that hands over is unknown before its HELLO."""
         if self._job is None:
-            raise FrameRefused("a connection without a job")
+            raise FrameRefused("the connection has no job yet")
         return self._job
 
     @job.setter
@@ -50,17 +50,17 @@ class Session:
         self._job = job
 
     def is_of(self, job_id: str) -> bool:
-        """Whether it is about this job."""
+        """Whether the connection belongs to this job."""
         return self._job is not None and self._job.job_id == job_id
 
     def next_header(self) -> Header | None:
-        """Wait for the next frame; None when the peer is done."""
+        """Wait for the next frame; returns None when the peer ends the connection."""
         if not self.stream.read_exactly(self._header):
             return None
         return parse_header(self._header, from_client=True)
 
     def fill(self, *views: memoryview) -> None:
-        """Fill ``views`` with what follows, in the time of one frame."""
+        """Fill ``views`` with the next bytes, within the timeout of one frame."""
         self.deadline = time.monotonic() + self._frame_seconds
         whole = all(self.stream.read_exactly(view) for view in views)
         self.deadline = math.inf
@@ -68,26 +68,26 @@ class Session:
             raise StreamBroken(f"the connection with {self.stream.peer} ended in the middle of a message")
 
     def payload(self, header: Header, buffer: memoryview | None = None) -> memoryview:
-        """The payload of a frame, in ``buffer`` or a small one of this session's."""
+        """Read the payload of a frame into ``buffer``, or into a small buffer of the session that is reused."""
         view = (self._scratch if buffer is None else buffer)[: header.length]
         self.fill(view)
         return view
 
     def skip(self, size: int) -> None:
-        """Read ``size`` bytes and forget them."""
+        """Read and discard ``size`` bytes."""
         while size > 0:
             part = self._scratch[: min(size, len(self._scratch))]
             self.fill(part)
             size -= len(part)
 
     def send(self, data: bytes | memoryview) -> None:
-        """Write a whole frame, in the time of one."""
+        """Write a whole frame, within the timeout of one frame."""
         self.deadline = time.monotonic() + self._frame_seconds
         self.stream.write_all(data)
         self.deadline = math.inf
 
     def refuse(self, error: ShuffleError, header: Header, what: str) -> None:
-        """Tell the peer that ``what`` it asked for with ``header`` is refused, and the log, unless it just was."""
+        """Answer the request ``header`` with an error. Log that ``what`` was refused, unless one was just logged."""
         now = time.monotonic()
         if now - self._complained >= COMPLAINT_SECONDS:
             more = f" ({self._silent} more refused before)" if self._silent else ""
@@ -98,6 +98,6 @@ class Session:
         self.send_error(error, header)
 
     def send_error(self, error: ShuffleError, header: Header) -> None:
-        """Tell the peer what became of the request ``header``."""
+        """Answer the request ``header`` with an error."""
         self.job.counters.refuse()
         self.send(pack_error(error, shuffle=header.shuffle, request=header.request))
