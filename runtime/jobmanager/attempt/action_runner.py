@@ -240,8 +240,8 @@ class ActionRunner:
                 self._hand_off(agent.executor_exited(exit_report), failed=self.log("reporting an executor's end"))
             case actions.DecommissionExecutors(executor_ids, reason):
                 _LOG.info("job %s: executors %s are decommissioned: %s", self.job_id, executor_ids, reason)
-                told = agent.decommission_executors(executor_ids, reason)
-                self._hand_off(told, failed=self.log("decommissioning executors"))
+                decommissioned = agent.decommission_executors(executor_ids, reason)
+                self._hand_off(decommissioned, failed=self.log("decommissioning executors"))
 
     def _launch(self, action: actions.LaunchExecutor) -> None:
         gateway = self.taskmanagers[action.slot.taskmanager]  # known since it offered the slot

@@ -53,14 +53,14 @@ class EgressEndpoint(RpcEndpoint):
         self._exchange = exchange
         self._ledger = ledger
         ledger.lead()
-        self._away = False
+        self._unavailable = False
         self._turns: dict[str, _Turns] = {}
 
     async def report_egress(self, report: EgressReport) -> EgressReceipt:
         """Record the rows of a report, and decide about its targets."""
         caller = self.caller.identity
-        told_of = {row.job_id for row in report.rows} | {target.job_id for target in report.targets}
-        return self.deferred(self._report(report, caller, told_of))
+        job_ids = {row.job_id for row in report.rows} | {target.job_id for target in report.targets}
+        return self.deferred(self._report(report, caller, job_ids))
 
     async def decide_egress(self, target: EgressTarget) -> EgressDecision:
         """Decide whether a job may connect to ``target``."""
@@ -78,8 +78,8 @@ class EgressEndpoint(RpcEndpoint):
             forgotten=self._ledger.may_have_forgotten(job_id),
         )
 
-    async def _report(self, report: EgressReport, caller: SpiffeId, told_of: set[str]) -> EgressReceipt:
-        origins = [await self._origin(each) for each in sorted(told_of)]
+    async def _report(self, report: EgressReport, caller: SpiffeId, job_ids: set[str]) -> EgressReceipt:
+        origins = [await self._origin(each) for each in sorted(job_ids)]
         self._ledger.note(report.rows, {each.job.id: each.trace for each in origins})
         self._ledger.note_open(str(caller), len(report.targets))
         question = EgressQuestion(
@@ -91,11 +91,11 @@ class EgressEndpoint(RpcEndpoint):
         try:
             answer = await self._exchange.ask(question)
         except SluiceError as error:
-            if not self._away:
+            if not self._unavailable:
                 _LOG.warning("outgoing connections of jobs are not recorded yet, and will be reported again: %s", error)
-            self._away = True
+            self._unavailable = True
             return EgressReceipt(recorded=False, decided=False)
-        self._away = False
+        self._unavailable = False
         self._ledger.note_lost(report.dropped)
         return EgressReceipt(recorded=True, decided=True, refused=_refused(answer))
 

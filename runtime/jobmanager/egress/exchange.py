@@ -78,10 +78,10 @@ class Exchange:
             if len(answer.allowed) != sum(len(part.targets) for part in parts):
                 raise AssertionRefused("the gateway did not answer about every destination")  # noqa: TRY301
         except BaseException as error:
-            told = error if isinstance(error, SluiceError) else AssertionRefused(f"no answer: {type(error).__name__}")
+            cause = error if isinstance(error, SluiceError) else AssertionRefused(f"no answer: {type(error).__name__}")
             for _, waiting in batch:
                 if not waiting.done():
-                    waiting.set_exception(AssertionRefused(told.what, told.remedy))
+                    waiting.set_exception(AssertionRefused(cause.what, cause.remedy))
             if not isinstance(error, SluiceError | OSError):
                 raise
             return

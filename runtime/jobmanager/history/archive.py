@@ -81,9 +81,9 @@ class JobArchive:
         names = await asyncio.to_thread(self._storage.names, INDEX)
         found = sorted((job for name in names if (job := ArchivedJob.parse(name))), key=lambda job: job.job_id)
         for job_id, jobs in groupby(found, key=lambda job: job.job_id):
-            self._jobs[job_id] = await self._whole(list(jobs))
+            self._jobs[job_id] = await self._complete_one(list(jobs))
 
-    async def _whole(self, jobs: list[ArchivedJob]) -> ArchivedJob:
+    async def _complete_one(self, jobs: list[ArchivedJob]) -> ArchivedJob:
         """Choose the entry whose files exist: a leader that had lost its leadership may have written another one."""
         if len(jobs) == 1:
             return jobs[0]
@@ -227,7 +227,7 @@ class JobArchive:
         manifest = await self._readable(job_id)
         log = next((log for log in manifest.logs if log.name == name), None)
         if log is None:
-            raise LogNotFound(f"of job {job_id} no log {name[:80]!r} was kept", "see the list of logs")
+            raise LogNotFound(f"no log {name[:80]!r} of job {job_id} was kept", "see the list of logs")
         limit, data, position = max(1, min(limit, MAX_CHUNK_BYTES)), bytearray(), 0
         try:
             for segment in log.segments:
@@ -238,7 +238,7 @@ class JobArchive:
                     data += block[segment.start + first : segment.start + last]
                 position += segment.size
         except (EntryDamaged, EntryMissing, IndexError) as error:
-            raise LogNotFound(f"the log {name} of job {job_id} cannot be read any more", "restore it") from error
+            raise LogNotFound(f"the log {name} of job {job_id} cannot be read", "restore the HA storage") from error
         return log_chunk(bytes(data), offset, log.size)
 
     def kept_until(self, job_id: str) -> int:
@@ -270,7 +270,7 @@ class JobArchive:
         name = f"{INDEX}/{job.name}"
         content = await asyncio.to_thread(self._storage.read, name)
         if _digest(content) != job.digest:
-            raise EntryDamaged(f"the entry {name} is not what was written")
+            raise EntryDamaged(f"the entry {name} does not match its digest")
         return _decode(name, content, _Manifest)
 
     async def _read(self, entry: StoredEntry) -> bytes:
@@ -298,7 +298,7 @@ def _decode(name: str, content: bytes, kind: type[_T]) -> _T:
 
 def _unreadable(job_id: str, error: SluiceError) -> JobNotFound:
     _LOG.error("cannot read job %s from the history: %s", job_id, error)
-    return JobNotFound(f"what was kept of job {job_id} cannot be read any more", "restore the HA storage")
+    return JobNotFound(f"job {job_id} cannot be read from the history", "restore the HA storage")
 
 
 _V = TypeVar("_V")

@@ -140,5 +140,5 @@ def unpacked(data: bytes, limit: int, name: str) -> bytes:
     except zlib.error as error:
         raise EntryDamaged(f"the entry {name} cannot be read: {error}") from error
     if len(content) > limit or not expander.eof:
-        raise EntryDamaged(f"the entry {name} does not have what was stored")
+        raise EntryDamaged(f"the entry {name} is incomplete or too large")
     return content

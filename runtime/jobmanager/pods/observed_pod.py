@@ -15,7 +15,7 @@ MAX_REASON_CHARACTERS = 200
 MAX_CONTAINERS = 32
 MAX_CONDITIONS = 32
 
-_MEANS_NOTHING = {"ContainerCreating", "PodInitializing", ""}
+_NORMAL_REASONS = {"ContainerCreating", "PodInitializing", ""}
 """Reasons for waiting that are part of a normal start of a container."""
 
 
@@ -94,7 +94,7 @@ def _obstacle(status: dict[str, Any]) -> str:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return said(condition.get("reason"), condition.get("message"))
     for state in _states(status, "waiting"):
-        if state.get("reason", "") not in _MEANS_NOTHING:
+        if state.get("reason", "") not in _NORMAL_REASONS:
             return said(state.get("reason"), state.get("message"))
     return ""
 

@@ -74,7 +74,7 @@ class PodsClient:
         except KubernetesUnanswered as error:
             raise PodsUnavailable(error.what) from error
         except KubernetesMisconfigured as error:
-            raise PodsMisconfigured(error.what, "see ha.kubernetes_account") from error
+            raise PodsMisconfigured(error.what, "check ha.kubernetes_account") from error
         if status in {404, 409, 410}:
             raise PodChanged(f"{method} {path.partition('?')[0]} was answered with status {status}")
         if status == 429 or status >= 500:
@@ -86,7 +86,7 @@ class PodsClient:
         if not 200 <= status < 300:
             raise PodsRefused(
                 f"Kubernetes refused to {_VERBS[method]} pods (status {status}): {said(answer.get('message'))}",
-                "see the quota and the limits of the namespace, and the rights of the service account",
+                "check the quota and limits of the namespace, and the rights of the service account",
             )
         return answer
 

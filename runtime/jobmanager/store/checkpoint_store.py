@@ -42,11 +42,11 @@ class CheckpointStore:
             HaError: the content is too large, or the number is not higher than the last one.
         """
         if len(content) > MAX_CHECKPOINT_BYTES:
-            raise HaError(f"a checkpoint of {len(content)} bytes", f"at most {MAX_CHECKPOINT_BYTES}")
+            raise HaError(f"a checkpoint has {len(content)} bytes", f"at most {MAX_CHECKPOINT_BYTES}")
         present = await self._pointers.get("checkpoints", job_id)
         before = () if present is None else _decode(job_id, present.value).completed
         if before and number <= before[-1].number:
-            raise HaError(f"checkpoint {number} of job {job_id} comes after {before[-1].number}", "numbers go upwards")
+            raise HaError(f"checkpoint {number} of job {job_id} is not after {before[-1].number}", "numbers go upwards")
         name = f"jobs/{job_id}/checkpoint-{number}-{secrets.token_hex(8)}"
         await asyncio.to_thread(self._storage.write, name, content)
         every = (*before, _Completed(number=number, entry=StoredEntry.of(name, content)))

@@ -49,7 +49,7 @@ NAMED_AT_MOST = 5
 """Most job ids that a report of missing pointers names."""
 TOKEN_BYTES = 16
 """Size of the fencing token of an attempt."""
-_OF_A_JOB = ("attempts", "checkpoints", "history", "jobs")
+_JOB_FOLDERS = ("attempts", "checkpoints", "history", "jobs")
 """Folders of pointers that are removed when a job is over; ``jobs``, which says that the job exists, comes last."""
 
 
@@ -168,7 +168,7 @@ class JobStore:
             raise LeadershipLost(f"job {job_id} was not accepted: {error.what}", "submit it again") from error
         for ref in submission.blobs:
             await asyncio.to_thread(self._storage.put_file, _blob_name(job_id, ref), blob(ref.sha256))
-        entry = await self._write(f"{_submission_folder(job_id)}/submission-{_new()}.json", submission)
+        entry = await self._write(f"{_submission_folder(job_id)}/submission-{_unique()}.json", submission)
         accepted = msgspec.structs.replace(intent, submission=entry)
         await self._pointers.replace("jobs", job_id, msgspec.json.encode(accepted), 0)
 
@@ -222,7 +222,7 @@ class JobStore:
         A second result for the same job changes nothing. Raises what the stores raise; the call can be repeated.
         """
         job_id = record.detail.id
-        entry = await self._write(f"results/{job_id}-{_new()}.json", record)
+        entry = await self._write(f"results/{job_id}-{_unique()}.json", record)
         pointer = _ResultPointer(summary=record.detail.summary(), record=entry, dirty=True)
         try:
             await self._pointers.create("results", job_id, msgspec.json.encode(pointer))
@@ -233,7 +233,7 @@ class JobStore:
     async def clean(self, job_id: str) -> None:
         """Remove everything of a job except its result, then mark the result clean. Idempotent."""
         await asyncio.to_thread(self._storage.remove, _submission_folder(job_id))
-        for folder in _OF_A_JOB:
+        for folder in _JOB_FOLDERS:
             await self._pointers.remove(folder, job_id)
         await self._change(
             "results", job_id, _ResultPointer, lambda result: msgspec.structs.replace(result, dirty=False)
@@ -245,7 +245,7 @@ class JobStore:
             if name.startswith(job_id):
                 await asyncio.to_thread(self._storage.remove, f"results/{name}")
         await asyncio.to_thread(self._storage.remove, _submission_folder(job_id))
-        for folder in (*_OF_A_JOB, "results"):
+        for folder in (*_JOB_FOLDERS, "results"):
             await self._pointers.remove(folder, job_id)
 
     # --- recovery -----------------------------------------------------------------------------------------
@@ -330,11 +330,11 @@ class JobStore:
     async def _without_pointer(self, known: set[str]) -> list[str]:
         """Describe stored jobs and results that no pointer names."""
         jobs = {job_id for job_id in await self._stored("jobs") if job_id not in known}
-        for folder in _OF_A_JOB:
+        for folder in _JOB_FOLDERS:
             jobs |= {job_id for job_id in await self._pointers.names(folder) if job_id not in known}
         results = {name.partition("-")[0] for name in await self._stored("results")} - known
         return [
-            f"{len(lost)} {what} without a pointer, which somebody must have removed: {_some(lost)}. They are left in "
+            f"{len(lost)} {what} without a pointer, which somebody must have removed: {_named(lost)}. They are left in "
             "place: restore the pointers, or remove their files from the storage"
             for what, lost in (("jobs", jobs), ("results", results))
             if lost
@@ -372,11 +372,11 @@ class JobStore:
         raise PointerConflict(f"the pointer {folder}/{name} keeps changing")
 
 
-def _new() -> str:
+def _unique() -> str:
     return secrets.token_hex(8)
 
 
-def _some(job_ids: set[str]) -> str:
+def _named(job_ids: set[str]) -> str:
     named = ", ".join(sorted(job_ids)[:NAMED_AT_MOST])
     return named if len(job_ids) <= NAMED_AT_MOST else f"{named}, …"
 

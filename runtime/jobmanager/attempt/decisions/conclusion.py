@@ -85,7 +85,7 @@ class Conclusion:
         """Start the next attempt after ``delay`` seconds; None: end the job."""
         if self._driver.phase is not Phase.DECIDING:
             return
-        if self._status.state is JobState.CANCELLING:  # somebody cancelled the job meanwhile
+        if self._status.state is JobState.CANCELLING:  # cancelled meanwhile
             self._end((JobState.CANCELED,))
         elif delay is None:
             self._end((JobState.FAILED,))

@@ -104,7 +104,7 @@ class Reconciliation:
     def driver_absent(self, taskmanager: str) -> None:
         """Note that the TaskManager on which the driver was does not have it."""
         if self._placement.slot is None:
-            self.driver_gone(f"TaskManager {taskmanager} does not run its driver any more")
+            self.driver_gone(f"TaskManager {taskmanager} no longer runs its driver")
 
     def driver_gone(self, why: str) -> None:
         """Give up an awaited driver, which does not run: begin the next attempt, unless the job is ending."""
