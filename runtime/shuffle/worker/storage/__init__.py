@@ -1,4 +1,4 @@
-"""What a worker keeps: memory, disks, and which map outputs can be read."""
+"""The storage of a worker: its memory, its disks, and the state of map outputs."""
 
 import lazy_loader
 

@@ -1,9 +1,9 @@
-"""Who may read a shuffle while it is written, and what: decisions only, no I/O.
+"""Pipelined shuffles: which maps readers can get while the shuffle is still written. Decisions only, no I/O.
 
-Each writer of such a shuffle has a share of its maps, those whose index has one remainder. It commits them one after
-the other, and readers that follow the share get them in this order. A share ends when its writer says that it is
-complete, and a shuffle when a writer gives it up, or when nobody has written to it for too long. What all readers of a
-share have had can be forgotten: its writer says so, because readers may be at several workers.
+Each writer of such a shuffle has a share of its maps: those whose index has the same remainder. It commits them one by
+one, and readers that follow the share get them in this order. A share ends when its writer states that it is complete.
+A shuffle ends when a writer gives it up, or when no writer has written for too long. Maps that all readers of a share
+have received can be forgotten. The writer decides this, because the readers may be connected to several workers.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from sluice.runtime.shuffle.worker.storage.budget import ANNOUNCED_BYTES, SHARE_
 Clock = Callable[[], float]
 
 NO_LIMIT = (1 << 32) - 1
-"""The largest number that is told. Of maps: nobody reads, so nobody lacks any."""
+"""The largest number that is reported. As a number of maps, it means that there are no readers."""
 MAX_GONE_READERS = 1024
-"""Of so many that left before the end it is known what they have had; with more of them nothing is forgotten."""
+"""How many readers that left early are remembered with their progress. With more of them, no map is forgotten."""
 
 
 class Progress(NamedTuple):
-    """How far the readers of one share are.
+    """The progress of the readers of one share.
 
     Attributes:
-        unread: bytes that they have not taken.
+        unread: bytes that they have not taken yet.
         partitions: how many partitions they read.
-        maps: how many of the first maps each of them has had.
+        maps: how many maps, counted from the first, all of them have received.
     """
 
     unread: int
@@ -48,21 +48,21 @@ class Progress(NamedTuple):
 
 @dataclass(slots=True)
 class _Written:
-    """What one writer has written."""
+    """The state of one writer's share."""
 
     first: int = 0
-    """So many of its maps are forgotten."""
+    """The number of maps that were forgotten."""
     maps: list[int] = field(default_factory=list)
-    """The ids of those after them."""
+    """The ids of the maps after them."""
     size: int = 0
     taken: int = 0
     claimed: int | None = None
     total: int | None = None
-    """How many maps there are, when no more come."""
+    """The final number of maps, if the share is complete."""
     failure: ShuffleError | None = None
     readers: set[ShareCursor] = field(default_factory=set)
     gone: dict[tuple[int, int], int] = field(default_factory=dict)
-    """How many maps those have had who left before the end, by partitions: they may come back."""
+    """How many maps the readers that left early have received, by partition range. They may come back."""
 
     @property
     def end(self) -> int:
@@ -77,12 +77,12 @@ class _Written:
 
 
 class AnnouncedMaps:
-    """The announced maps of one shuffle on one worker; safe for use by many threads.
+    """The announced maps of one shuffle on one worker; thread-safe.
 
     Args:
-        name: of the shuffle.
-        clock: for how long nobody writes.
-        holding: what it is charged to; whoever made it gives it back.
+        name: the name of the shuffle.
+        clock: measures how long the writers are silent.
+        holding: what the memory is charged to; its creator closes it.
     """
 
     def __init__(self, name: str, clock: Clock = time.monotonic, holding: Holding | None = None) -> None:
@@ -97,24 +97,24 @@ class AnnouncedMaps:
 
     @property
     def active(self) -> bool:
-        """Whether it is read while it is written, and was not given up."""
+        """Whether the shuffle has announced maps or followers, and was not given up."""
         with self._lock:
             return self._reason is None and any(each.maps or each.readers for each in self._shares.values())
 
     # The writers' side
 
     def touch(self) -> None:
-        """Somebody writes."""
+        """Record that a writer is active."""
         self._heard = self._clock()
 
     def claim(self, share: Share, index: int, map_id: int) -> None:
-        """Let an attempt be the next map of its writer; until :meth:`disclaim`, no other can be. Again is harmless.
+        """Reserve the next map of a writer for an attempt, until :meth:`commit` or :meth:`disclaim`; idempotent.
 
         Raises:
-            AttemptSuperseded: another one is, or the share is complete.
-            MapUnknown: maps before it are not here.
-            ProducerAborted: nothing counts any more.
-            QuotaExceeded: the job has announced too many.
+            AttemptSuperseded: another attempt has the map, or the share is complete.
+            MapUnknown: earlier maps of the writer are missing here.
+            ProducerAborted: the shuffle was given up.
+            QuotaExceeded: the job has announced too many maps.
         """
         number = index // share.modulus
         with self._lock:
@@ -131,7 +131,7 @@ class AnnouncedMaps:
                 )
 
     def disclaim(self, share: Share, map_id: int) -> None:
-        """The attempt could not be committed."""
+        """Withdraw the claim of an attempt that could not be committed."""
         with self._lock:
             written = self._shares[share]
             if written.claimed == map_id:
@@ -139,7 +139,7 @@ class AnnouncedMaps:
                 self._holding.charge(-ANNOUNCED_BYTES)
 
     def commit(self, share: Share, map_id: int, size: int) -> int:
-        """What was claimed can be read from now on; again is harmless. Returns how much of its share is unread."""
+        """Make a claimed map readable; idempotent. Returns how many bytes of the share are unread."""
         with self._lock:
             written = self._shares[share]
             if written.claimed == map_id:
@@ -150,11 +150,12 @@ class AnnouncedMaps:
             return written.unread
 
     def complete(self, share: Share, maps: int) -> Progress:
-        """No maps of this share come after the first so many, and all of these are here; again is harmless.
+        """Complete a share, which has ``maps`` maps in all; idempotent.
 
         Raises:
-            MapUnknown: one is not here (who follows has to follow another worker then), or it is complete with others.
-            ShuffleError: the shuffle is over, or has too many shares.
+            MapUnknown: a map is missing here, so that readers must follow another worker; or the share was completed
+                with another number of maps.
+            ShuffleError: the shuffle has ended, or has too many shares.
         """
         with self._lock:
             self.check_open()
@@ -173,10 +174,10 @@ class AnnouncedMaps:
             return _progress(written)
 
     def forget(self, share: Share, maps: int) -> tuple[list[int], Progress]:
-        """All readers, wherever they are, have had the first so many maps of a share.
+        """Forget the first ``maps`` maps of a share, which all readers on all workers have received.
 
-        Returns the ids of those that were known until now, and how far the readers are. The last map stays, so that its
-        commit can be repeated.
+        Returns the ids of the maps that this call forgot, and the progress of the readers. The last map is kept, so
+        that its commit can be repeated.
         """
         with self._lock:
             self.check_open()
@@ -188,35 +189,36 @@ class AnnouncedMaps:
             return forgotten, _progress(written)
 
     def abort(self, reason: ShuffleError) -> None:
-        """Who follows, and whoever comes to, gets ``reason``."""
+        """End the shuffle: current and future followers get ``reason``."""
         with self._lock:
             if self._reason is None:
                 self._reason = reason
                 self._changed()
 
     def check_open(self) -> None:
-        """Refuse what is written to a shuffle that is over."""
+        """Raise the reason if the shuffle was aborted."""
         if self._reason is not None:
             raise self._reason.again()
 
     # The readers' side
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Call ``wake``, from whichever thread, when there is something new."""
+        """Call ``wake`` on each change. It may be called from any thread."""
         with self._lock:
             self._listeners.add(wake)
 
     def unlisten(self, wake: Callable[[], None]) -> None:
-        """No longer."""
+        """Stop calling ``wake``."""
         with self._lock:
             self._listeners.discard(wake)
 
     def follow(
         self, share: Share, partitions: tuple[int, int], patience: float, *, had: int = 0, taken: int = 0
     ) -> ShareCursor:
-        """A reader of ``share`` that waits ``patience`` seconds for somebody who writes.
+        """Add a reader of ``share`` that waits at most ``patience`` seconds for a silent writer.
 
-        It has ``had`` so many maps already, and ``taken`` so many bytes elsewhere. Raises :class:`QuotaExceeded`.
+        ``had`` is the number of maps, and ``taken`` the number of bytes, that it received from another worker. Raises
+        :class:`QuotaExceeded`.
         """
         cursor = ShareCursor(self, share, partitions, had, patience, clock=self._clock)
         with self._lock:
@@ -227,7 +229,7 @@ class AnnouncedMaps:
         return cursor
 
     def leave(self, reader: ShareCursor) -> None:
-        """A reader has gone; if it has not had all, it says how much when it comes back."""
+        """Remove a reader. If it has not received all maps, its progress is remembered, because it may come back."""
         with self._lock:
             written = self._shares[reader.share]
             if reader in written.readers:
@@ -238,16 +240,16 @@ class AnnouncedMaps:
                     written.gone[(0, 0) if full else reader.partitions] = 0 if full else reader.had
 
     def take(self, reader: ShareCursor, size: int) -> None:
-        """A reader has taken so much more."""
+        """Record that a reader took ``size`` more bytes."""
         with self._lock:
             reader.taken += size
             self._shares[reader.share].taken += size
 
     def news(self, of: Share, after: int) -> tuple[list[tuple[int, int]], bool]:
-        """What a writer has committed after the first so many maps, as (map id, index), and whether no more come.
+        """Return the maps after the first ``after`` maps of a share, as (map id, index), and whether no more follow.
 
         Raises:
-            ShuffleError: why nothing can be read any more.
+            ShuffleError: the shuffle or the share cannot be read any more.
         """
         with self._lock:
             self.check_open()
@@ -263,7 +265,7 @@ class AnnouncedMaps:
 
     @property
     def heard(self) -> float:
-        """When somebody last wrote, on the clock."""
+        """When a writer was last active, in seconds of the clock."""
         return self._heard
 
     def _written(self, share: Share) -> _Written:
@@ -280,14 +282,16 @@ class AnnouncedMaps:
 
 
 class ShareCursor:
-    """How far one reader is with one writer's maps; used by one thread, but for what :class:`AnnouncedMaps` changes.
+    """The position of one reader in one writer's maps.
+
+    It is used by one thread, except for what :class:`AnnouncedMaps` changes.
 
     Attributes:
-        share: what it reads.
-        partitions: from and to.
-        had: so many maps it has read to their end, as it says.
-        taken: so many bytes.
-        complete: nothing more comes.
+        share: the share that it reads.
+        partitions: the range of partitions, first and end.
+        had: how many maps the reader has received completely, by its own account.
+        taken: how many bytes it has taken.
+        complete: whether no more maps follow.
     """
 
     def __init__(
@@ -312,21 +316,21 @@ class ShareCursor:
         self.complete = False
 
     def take(self, size: int, maps: int = 0) -> None:
-        """The reader has room for so much more: it has taken that of what it was sent. It has had so many maps now."""
+        """Record that the reader took ``size`` more bytes, and that it has received ``maps`` maps in total."""
         self.had = max(self.had, min(maps, self._position, NO_LIMIT))
         self._announced.take(self, size)
 
     def close(self) -> None:
-        """The reader has gone."""
+        """Remove the reader from the share."""
         self._announced.leave(self)
 
     def next(self) -> list[tuple[int, int]]:
-        """The (map id, index) pairs that are new: none while there is nothing, and when :attr:`complete` is set.
+        """Return the (map id, index) pairs that are new. Sets :attr:`complete` when no more follow.
 
         Raises:
-            ProducerAborted: a writer gave up.
-            ProducerSilent: nobody has written for too long.
-            MapUnknown: the shuffle was released, or this worker does not have all of it.
+            ProducerAborted: a writer gave up the shuffle.
+            ProducerSilent: no writer has written for too long.
+            MapUnknown: the shuffle was released, or maps are missing on this worker.
         """
         found, complete = self._announced.news(self.share, self._position)
         self._position += len(found)
@@ -336,8 +340,8 @@ class ShareCursor:
             self.complete = True
         elif self._clock() - max(self._announced.heard, self._since) > self._patience:
             raise ProducerSilent(
-                f"nobody has written to shuffle {self._announced.name} for {self._patience:.0f} s",
-                "is its producer running?",
+                f"no writer has written to shuffle {self._announced.name} for {self._patience:.0f} s",
+                "check that its producer is running",
             )
         return []
 

@@ -1,7 +1,7 @@
-"""Encryption at rest: what lies on a worker's disks can be read by this worker alone.
+"""Encryption at rest: only this worker can read the data on its disks.
 
-Each segment is sealed by AES-256-GCM with a nonce of its own under its shuffle's key, which is derived from the
-worker's secret, the job and the shuffle. Its place is authenticated with it, so that it cannot be put elsewhere.
+Each segment is sealed with AES-256-GCM, with its own random nonce, under the key of its shuffle. The key is derived
+from the worker's secret, the job and the shuffle. The place of a segment is authenticated, so it cannot be moved.
 Index rows (sizes and check values) are not encrypted.
 """
 
@@ -20,7 +20,7 @@ from sluice.runtime.shuffle.worker.config import SECRET_BYTES
 
 _NONCE_BYTES = 12
 OVERHEAD_BYTES = _NONCE_BYTES + 16
-"""So much longer a sealed segment is: nonce and tag."""
+"""How much longer a sealed segment is than its data: nonce and tag."""
 _KEY_BYTES = 32
 _PLACE = struct.Struct("<IqI")
 
@@ -29,7 +29,7 @@ class SegmentCipher:
     """Seals and opens the segments of one shuffle.
 
     Args:
-        secret: the worker's.
+        secret: the worker's secret.
         name: ``job/shuffle``.
     """
 
@@ -40,12 +40,12 @@ class SegmentCipher:
         self._aead = AESGCM(HKDF(SHA256(), _KEY_BYTES, None, info).derive(secret))
 
     def seal(self, partition: int, map_id: int, sequence: int, data: memoryview) -> memoryview:
-        """What is written instead of ``data``."""
+        """Return the sealed segment, which is written instead of ``data``."""
         nonce = os.urandom(_NONCE_BYTES)
         return memoryview(nonce + self._aead.encrypt(nonce, data, _PLACE.pack(partition, map_id, sequence)))
 
     def open(self, partition: int, map_id: int, sequence: int, sealed: memoryview) -> bytes:
-        """The data again; :class:`SegmentCorrupt` when it is not what was sealed for this place."""
+        """Return the data of a sealed segment; raises :class:`SegmentCorrupt` if it was not sealed for this place."""
         place = _PLACE.pack(partition, map_id, sequence)
         try:
             return self._aead.decrypt(bytes(sealed[:_NONCE_BYTES]), sealed[_NONCE_BYTES:], place)

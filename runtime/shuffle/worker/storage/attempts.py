@@ -1,4 +1,4 @@
-"""What came of one attempt of a map, and of its frames, until it is written out."""
+"""The state of a map attempt, and of its frames until a run's index names them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from sluice.runtime.shuffle.data_plane import FrameRefused
 from sluice.runtime.shuffle.worker.storage.slab_pool import Lease
 
 SEQUENCE_SLACK = 64 << 10
-"""How far a map's sequence numbers may run ahead of the number of its segments that arrived."""
+"""How far a map's sequence numbers may be ahead of the number of its segments that arrived."""
 PAGE_SEQUENCES = 1024
-"""Sequence numbers that came early are remembered in pages of so many."""
+"""Early sequence numbers are recorded in pages of this many bits."""
 PAGE_BYTES = 320
-"""What a page takes of memory at most."""
+"""Maximum memory of a page."""
 
 
 @dataclass(slots=True)
 class MapAttempt:
-    """What is known of one attempt of one map.
+    """The state of one attempt of one map.
 
     Attributes:
-        segments: how many arrived.
-        size: their bytes.
+        segments: how many segments arrived.
+        size: their size in bytes.
         highest: the highest sequence number that arrived.
-        expected: all numbers below this one arrived.
-        early: the numbers above, as pages of bits; none when segments come in order.
+        expected: the lowest sequence number that has not arrived.
+        early: the higher numbers that arrived, as pages of bits; empty if segments arrive in order.
     """
 
     segments: int = 0
@@ -37,11 +37,11 @@ class MapAttempt:
 
     @property
     def early_bytes(self) -> int:
-        """What :attr:`early` takes of memory at most."""
+        """The maximum memory of :attr:`early`."""
         return len(self.early) * PAGE_BYTES
 
     def take(self, sequences: list[int], size: int, map_id: int) -> None:
-        """Note segments; raises :class:`FrameRefused` for a number that came before or runs far ahead."""
+        """Record segments; raises :class:`FrameRefused` for a number that arrived before or is too far ahead."""
         first, count = self.expected, len(sequences)
         if not self.early and sequences[0] == first and sequences == list(range(first, first + count)):
             self.expected = first + count
@@ -49,7 +49,7 @@ class MapAttempt:
         else:
             highest = max(sequences)
             if highest > 2 * (self.segments + count) + SEQUENCE_SLACK:
-                raise FrameRefused(f"segment {highest} of map {map_id} after {self.segments} others")
+                raise FrameRefused(f"segment {highest} of map {map_id} arrived after {self.segments} others")
             for sequence in sequences:
                 self._take_early(sequence, map_id)
             self._close_gap()
@@ -65,11 +65,11 @@ class MapAttempt:
         self.early[number] = page | mask
 
     def _close_gap(self) -> None:
-        """Advance :attr:`expected` over what came early."""
+        """Advance :attr:`expected` past the numbers that arrived early."""
         while (page := self.early.get(self.expected // PAGE_SEQUENCES)) is not None:
             number, bit = divmod(self.expected, PAGE_SEQUENCES)
             rest = page >> bit
-            run = (~rest & (rest + 1)).bit_length() - 1  # how many bits from the lowest on are set
+            run = (~rest & (rest + 1)).bit_length() - 1  # the number of trailing ones
             if not run:
                 return
             self.expected += run
@@ -77,26 +77,26 @@ class MapAttempt:
                 del self.early[number]
 
     def complete(self, segments: int, size: int) -> bool:
-        """Whether exactly the segments 0 … ``segments`` - 1 arrived, ``size`` bytes together."""
-        # None comes twice: as many as there are numbers up to the highest are all of these.
+        """Whether exactly the segments 0 … ``segments`` - 1 arrived, with ``size`` bytes in total."""
+        # No number arrives twice, so the count and the highest number suffice.
         return (self.segments, self.size) == (segments, size) and self.highest == segments - 1
 
     def over(self, *, committed: bool) -> None:
-        """Nothing more can come: committed, or lost or given up."""
+        """Close the attempt: it is committed, or it has failed."""
         self.committed, self.aborted, self.early = committed, not committed, {}
 
 
 @dataclass(slots=True)
 class Frame:
-    """Segments that no index names yet.
+    """Segments of a map that no index names yet.
 
     Attributes:
-        map_id: whose they are.
-        table: their rows as in PUSH.
-        places: (start, segments): where so many of them begin, one after the other.
-        lease: their room when they are in memory; None: they are in the data of ``volume``.
-        volume: its number.
-        table_bytes: what its table takes of managed memory.
+        map_id: the map.
+        table: their rows, in the format of PUSH.
+        places: (start, segments) pairs: where a series of contiguous segments starts, and their number.
+        lease: their memory; None if they are in the data file of ``volume``.
+        volume: the number of that volume.
+        table_bytes: the managed memory of the table.
     """
 
     map_id: int
@@ -108,10 +108,10 @@ class Frame:
 
     @property
     def memory_bytes(self) -> int:
-        """Of managed memory: its data, as far as they are in memory, and its table."""
+        """The managed memory of the frame: its table, and its data if that is in memory."""
         return self.table_bytes + (0 if self.lease is None else self.lease.size)
 
     @property
     def stored_bytes(self) -> int:
-        """What counts towards the quota: that, and by how much its rows in an index are longer than its table."""
+        """What counts towards the quota: :attr:`memory_bytes`, and what index rows need more than the table."""
         return self.memory_bytes + len(self.table)

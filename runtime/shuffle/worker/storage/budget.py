@@ -1,8 +1,8 @@
-"""What a worker has beside the memory for data: for what it knows of them, for connections, and its open files.
+"""The budgets of a worker besides the memory for data: memory for metadata and connections, connections, open files.
 
 Peers decide how many shuffles, maps, segments and requests there are, so each of them is charged to its job before it
-is made. An eighth is set aside so that each job gets a little, however many there are. Of the rest a job may use three
-times as much as it leaves free: alone about two thirds of all, beside others less.
+is created. An eighth of a budget is set aside, so that each job gets a little even if there are many jobs. Of the rest,
+a job may use three times as much as it leaves free: about two thirds of the budget if it is alone, less beside others.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import Self
 from sluice.runtime.shuffle.data_plane import QuotaExceeded
 
 SET_ASIDE = 8
-"""One part in so many is for jobs that have little."""
+"""The part that is set aside for jobs that use little is 1 / SET_ASIDE of the capacity."""
 LITTLE = 128
-"""A job that has less than one part in so many has little."""
+"""A job that uses at most 1 / LITTLE of the capacity uses little."""
 SHARE_OF_FREE = 3
-"""Other jobs may use so many times as much as is left free beside what is set aside."""
+"""Any other job may use this many times what is free beside the part that is set aside."""
 
-# What things take of memory at most, in bytes: measured, and rounded up.
+# The maximum memory of each object in bytes, measured and rounded up.
 SHUFFLE_BYTES = 8 << 10
-"""A shuffle, and the kernel's part of its files."""
+"""A shuffle, including the kernel's memory for its files."""
 SHUFFLE_FILES = 2
 MAP_BYTES = 512
 """An attempt of a map."""
 ANNOUNCED_BYTES = 64
-"""That a map is announced, beside :data:`MAP_BYTES`."""
+"""An announced map, in addition to :data:`MAP_BYTES`."""
 SHARE_BYTES = 1 << 10
-"""A share of a shuffle: how far it is, or why it never will be complete."""
+"""A share of a shuffle: its progress, or the error that keeps it from being complete."""
 FRAME_BYTES = 1 << 10
-"""A frame without its data and its table, and a run that has nothing else."""
+"""A frame without its data and table, or a run without its maps and rows."""
 ROW_BYTES = 16
-"""A segment's part of the index: of a frame's, until it is written, and of a run's, if no other has its partition."""
+"""An index entry: one per segment of a frame that is not written yet, and one per partition of a run."""
 RUN_MAP_BYTES = 128
-"""A map's part of the index of a run."""
+"""A map in the index of a run."""
 CONNECTION_BYTES = 256 << 10
-"""A connection: its thread, its TLS, its buffers for what is received, and the table of a usual frame."""
+"""A connection: its thread, TLS state and receive buffers, and the table of a frame of the usual size."""
 PUSHED_ROW_BYTES = 256
 """A row of the table of a frame that is being received."""
 REQUEST_BYTES = 4 << 10
@@ -44,20 +44,20 @@ REQUEST_BYTES = 4 << 10
 PLANNED_ROW_BYTES = 96
 """A segment of the part of a read that is being planned or sent."""
 LOCATED_ROW_BYTES = 256
-"""A segment of those that are sent next, beside :data:`PLANNED_ROW_BYTES`."""
+"""A segment of the window that is sent next, in addition to :data:`PLANNED_ROW_BYTES`."""
 
 
 class NoRoomYet(QuotaExceeded):
-    """There is no room now, and will be when others have given some back."""
+    """There is no room now, but there will be when others give some back."""
 
 
 class Budget:
-    """So much of something for all jobs of a worker; safe for use by many threads.
+    """The capacity of one resource, shared by all jobs of a worker; thread-safe.
 
     Args:
-        name: what it is, as messages say it.
-        capacity: for all jobs together; what :meth:`Holding.charge` adds may exceed it.
-        remedy: what messages advise.
+        name: the name of the resource in messages.
+        capacity: the limit for all jobs together. :meth:`Holding.charge` may exceed it.
+        remedy: the remedy in messages.
     """
 
     def __init__(self, name: str, capacity: int, remedy: str = "") -> None:
@@ -68,20 +68,20 @@ class Budget:
         self.changed = threading.Condition()
 
     def fits(self, used: int, more: int) -> bool:
-        """Whether a job that uses ``used`` may use ``more``; for use under :attr:`changed`."""
+        """Whether a job that uses ``used`` may use ``more``; the caller must hold :attr:`changed`."""
         if used + more <= self.capacity // LITTLE:
             return self.used + more <= self.capacity
         return used + more <= self._most(self.used + more)
 
     def is_possible(self, size: int) -> bool:
-        """Whether a job may use ``size`` when nobody uses anything."""
+        """Whether a job could use ``size`` if nothing else were in use."""
         return size <= self._most(size)
 
     def _most(self, used: int) -> int:
         return SHARE_OF_FREE * (self.capacity - self.capacity // SET_ASIDE - used)
 
     def wait(self, seconds: float) -> None:
-        """Until something was given back, or the time is over."""
+        """Wait until something is given back, at most ``seconds``."""
         with self.changed:
             self.changed.wait(seconds)
 
@@ -90,9 +90,9 @@ class Account:
     """What one job uses of a budget, and what it stores elsewhere; both count towards its quota.
 
     Args:
-        budget: shared with other jobs.
-        job_id: whose it is.
-        quota: most that the job may use and store; 0: no limit.
+        budget: the budget, which is shared with other jobs.
+        job_id: the job.
+        quota: maximum that the job may use and store; 0: no limit.
     """
 
     def __init__(self, budget: Budget, job_id: str = "", quota: int = 0) -> None:
@@ -103,17 +103,17 @@ class Account:
         self.stored = 0
 
     def check_quota(self, more: int) -> None:
-        """Raises :class:`QuotaExceeded` when the job would have more than its quota with ``more``."""
+        """Raise :class:`QuotaExceeded` if the job would exceed its quota with ``more``."""
         if self.quota and self.used + self.stored + more > self.quota:
             raise QuotaExceeded(f"job {self.job_id} would have more than {self.quota} bytes on this worker")
 
     def holding(self) -> Holding:
-        """A part of it that is given back as a whole in the end."""
+        """Return a new holding of this account, which is given back as a whole."""
         return Holding(self)
 
 
 class Holding:
-    """What one shuffle, connection or request uses of its job's account; a context manager that gives it back."""
+    """What one shuffle, connection or request uses of its job's account. As a context manager, it gives all back."""
 
     __slots__ = ("_account", "_closed", "_stored", "held")
 
@@ -133,8 +133,8 @@ class Holding:
         """Use ``size`` more, and store ``store`` more.
 
         Raises:
-            QuotaExceeded: that is more than the job's quota, or than there ever is.
-            NoRoomYet: the job uses its part of the budget.
+            QuotaExceeded: this exceeds the job's quota, or the capacity of the budget.
+            NoRoomYet: the job uses its part of the budget already.
         """
         account, budget = self._account, self._account.budget
         with budget.changed:
@@ -149,17 +149,17 @@ class Holding:
             self._store(store)
 
     def charge(self, size: int) -> None:
-        """Account for ``size`` more (less, when negative) that is in use already, whatever the limits."""
+        """Count ``size`` more (less if negative) that is in use already, without regard to the limits."""
         with self._account.budget.changed:
             self._add(size)
 
     def store(self, size: int) -> None:
-        """Count ``size`` more (less, when negative) that is stored elsewhere."""
+        """Count ``size`` more (less if negative) that is stored elsewhere."""
         with self._account.budget.changed:
             self._store(size)
 
     def close(self) -> None:
-        """Give all of it back; what comes later is not counted."""
+        """Give all of it back. Later changes are not counted."""
         with self._account.budget.changed:
             self._add(-self.held)
             self._store(-self._stored)
@@ -181,5 +181,5 @@ class Holding:
 
 
 def unlimited() -> Holding:
-    """Of a budget that is never used up."""
+    """Return a holding of a budget that is practically unlimited."""
     return Account(Budget("memory", 1 << 62)).holding()

@@ -1,4 +1,4 @@
-"""The disks of a worker: which one takes new data, and which is left alone because it failed or is full."""
+"""The disks of a worker: which one takes new data, and which are excluded because they failed or are full."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Disk:
-    """One directory of the worker's."""
+    """One data directory of the worker."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,7 +32,7 @@ class Disk:
         self.failures = 0
 
     def free_bytes(self) -> int:
-        """Free for us; 0 when the disk does not even say."""
+        """Free space for unprivileged users, in bytes; 0 if the disk cannot be read."""
         try:
             info = os.statvfs(self.path)
         except OSError:
@@ -44,11 +44,11 @@ class Disks:
     """All disks of a worker.
 
     Args:
-        directories: one on each.
-        reserved_bytes: a disk with less free space takes nothing new.
-        retry_seconds: for how long a disk that failed is left alone.
-        clock: monotonic.
-        free_bytes: asks a disk.
+        directories: the data directories, one on each disk.
+        reserved_bytes: a disk with less free space takes no new data.
+        retry_seconds: how long a disk that failed is excluded.
+        clock: returns monotonic seconds.
+        free_bytes: returns the free space of a disk.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Disks:
         self._lock = threading.Lock()
 
     def choose(self) -> Disk:
-        """The disk with the most free space of those that work.
+        """Return the working disk with the most free space.
 
         Raises:
-            DiskFailed: there is none.
+            DiskFailed: all disks have failed or are full.
         """
         with self._lock:
             now = self._clock()
@@ -90,7 +90,7 @@ class Disks:
         return disk.excluded_until <= self._clock() and self._free_bytes(disk) > self._reserved
 
     def exclude(self, disk: Disk, error: OSError) -> None:
-        """``disk`` failed: leave it alone for a while."""
+        """Exclude a disk that failed, for the retry time."""
         with self._lock:
             disk.excluded_until = self._clock() + self._retry
             disk.failures += 1
@@ -98,7 +98,7 @@ class Disks:
         _LOG.error("disk %s %s: %s; not used for %.0f s", disk.path, what, error.strerror or error, self._retry)
 
     def reports(self) -> tuple[DiskReport, ...]:
-        """The state of each disk. Asks the file systems, which may take long."""
+        """Return the state of each disk. It asks the file systems, which may block for long."""
         return tuple(self._report(disk) for disk in self.all)
 
     def _report(self, disk: Disk) -> DiskReport:
@@ -111,5 +111,5 @@ class Disks:
 
 
 def _device(path: Path) -> str:
-    """Identifies the file system of a directory, also to workers in other containers of this machine."""
+    """Return an id of a directory's file system that is the same in all containers of this machine."""
     return hashlib.sha256(f"{_BOOT_ID.read_text()}{path.stat().st_dev}".encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What a worker counts of each job."""
+"""The counters that a worker keeps for each job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Latencies:
 
 
 class JobCounters:
-    """Counts of one job since the worker started; safe for use by many threads."""
+    """The counters of one job since the worker started; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,44 +37,44 @@ class JobCounters:
         self._fetches = _Latencies()
 
     def pushed(self, size: int) -> None:
-        """A frame was received."""
+        """Count a received frame of ``size`` bytes."""
         with self._lock:
             self._pushed_bytes += size
 
     def held_back(self, seconds: float) -> None:
-        """A frame had to wait for memory."""
+        """Count a frame that waited ``seconds`` for memory."""
         with self._lock:
             self._waits += 1
             self._waiting_seconds += seconds
 
     def spilled(self, size: int) -> None:
-        """Data were written out because memory was short."""
+        """Count ``size`` bytes that were written out because memory was short."""
         with self._lock:
             self._spilled_bytes += size
 
     def fetched(self, size: int) -> None:
-        """A frame was sent."""
+        """Count a sent frame of ``size`` bytes."""
         with self._lock:
             self._fetched_bytes += size
 
     def committed(self, seconds: float) -> None:
-        """A map was committed, ``seconds`` after the request arrived."""
+        """Count a map that was committed ``seconds`` after the request arrived."""
         with self._lock:
             self._maps += 1
             self._commits.note(seconds)
 
     def fetch_ended(self, seconds: float) -> None:
-        """A fetch was answered completely, ``seconds`` after it arrived."""
+        """Count a fetch that was answered completely ``seconds`` after it arrived."""
         with self._lock:
             self._fetches.note(seconds)
 
     def refuse(self) -> None:
-        """A request was answered with an error."""
+        """Count a request that was answered with an error."""
         with self._lock:
             self._refused += 1
 
     def report(self, job_id: str, kept_bytes: int) -> JobReport:
-        """The counts as they are now, of a job that keeps ``kept_bytes`` here."""
+        """Return the current counters of a job that keeps ``kept_bytes`` here."""
         with self._lock:
             return JobReport(
                 job_id=job_id,

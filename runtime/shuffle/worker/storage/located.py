@@ -1,4 +1,4 @@
-"""Where the segments of a read are, and how their data are read."""
+"""The locations of the segments of a read, and reading their data."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sluice.runtime.shuffle.worker.storage.volume import ROW, Rows, Volume
 
 
 class Located:
-    """Segments of a read in the order in which they are sent, and where they are.
+    """Segments of a read in the order in which they are sent, with their locations.
 
-    Plain lists, made once for many segments: what is done for each frame of an answer costs little then.
+    The columns are plain lists, made once for many segments, so that each frame of an answer costs little.
 
     Attributes:
-        entries: the rows of the table of DATA, one after the other.
-        volumes: the number of the files that have each.
+        entries: the concatenated rows of the table of DATA.
+        volumes: the number of each segment's volume.
     """
 
     __slots__ = ("checks", "entries", "lengths", "maps", "offsets", "partitions", "sequences", "volumes")
@@ -39,7 +39,7 @@ class Located:
         return len(self.offsets)
 
     def after(self, skip: int) -> Located:
-        """The same without the first ``skip`` segments."""
+        """Return a copy without the first ``skip`` segments."""
         rest = copy.copy(self)
         for name in ("checks", "lengths", "maps", "offsets", "partitions", "sequences", "volumes"):
             setattr(rest, name, getattr(self, name)[skip:])
@@ -47,7 +47,7 @@ class Located:
         return rest
 
     def damaged(self, index: int, what: str) -> SegmentCorrupt:
-        """The error that says ``what`` is wrong with a segment."""
+        """Return the error for a damaged segment; ``what`` says what is wrong with it."""
         partition, map_id = self.partitions[index], self.maps[index]
         return SegmentCorrupt(
             f"partition {partition} is damaged here: segment {self.sequences[index]} of map {map_id} {what}",
@@ -57,7 +57,7 @@ class Located:
 
 
 def read_plain(volumes: Sequence[Volume], at: Located, row: int, end: int, view: memoryview) -> None:
-    """Read segments ``row`` … ``end`` - 1 into ``view``, neighbours on disk at once."""
+    """Read segments ``row`` … ``end`` - 1 into ``view``, with one read for segments that are contiguous on disk."""
     offsets, lengths, homes = at.offsets, at.lengths, at.volumes
     filled = 0
     while row < end:
@@ -78,7 +78,7 @@ def read_plain(volumes: Sequence[Volume], at: Located, row: int, end: int, view:
 def read_sealed(
     volumes: Sequence[Volume], at: Located, row: int, end: int, view: memoryview, *, cipher: SegmentCipher
 ) -> None:
-    """The same of segments that were sealed."""
+    """Like :func:`read_plain`, for segments that are encrypted at rest."""
     filled = 0
     for index in range(row, end):
         length = at.lengths[index]

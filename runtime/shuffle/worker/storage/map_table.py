@@ -1,4 +1,4 @@
-"""The map attempts of one shuffle on one worker: which are open, which count. Decisions only, no I/O, no locks."""
+"""The map attempts of one shuffle on one worker, and their states. Decisions only: no I/O, no locks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from sluice.runtime.shuffle.worker.storage.volume import Committed
 _LOG = logging.getLogger(__name__)
 
 MAX_MAPS = 1 << 20
-"""Most map attempts of one shuffle on one worker."""
+"""Maximum map attempts of one shuffle on one worker."""
 
 
 class MapTable:
-    """An attempt is open until it is committed or has failed; then it accepts nothing more.
+    """The map attempts of a shuffle. An attempt is open until it is committed or fails, and accepts no data afterwards.
 
-    Not safe for use by several threads: the shuffle's lock guards it.
+    Not thread-safe: the shuffle's lock guards it.
 
     Args:
-        name: of the shuffle, for messages.
+        name: the name of the shuffle, for messages.
         holding: charged for each attempt.
     """
 
@@ -39,10 +39,10 @@ class MapTable:
         return self._maps[map_id]
 
     def opened(self, map_id: int) -> MapAttempt:
-        """The open attempt ``map_id``, which begins with the first call.
+        """Return the open attempt ``map_id``; the first call creates it.
 
         Raises:
-            MapUnknown: it is committed or has failed, or the shuffle was released.
+            MapUnknown: the attempt is committed or has failed, or the shuffle was released.
             FrameRefused: the shuffle has too many attempts.
             QuotaExceeded: there is no room for one more.
         """
@@ -56,7 +56,7 @@ class MapTable:
             attempt = self._maps[map_id] = MapAttempt()
         if attempt.committed or attempt.aborted:
             state = "committed" if attempt.committed else "aborted"
-            raise MapUnknown(f"map {map_id} was {state} and takes nothing more", map_id=map_id)
+            raise MapUnknown(f"map {map_id} was {state} and accepts no more data", map_id=map_id)
         return attempt
 
     def take(self, map_id: int, sequences: list[int], size: int) -> None:
@@ -68,10 +68,10 @@ class MapTable:
             self._holding.charge(attempt.early_bytes - early)
 
     def complete(self, map_id: int, segments: int, size: int) -> MapAttempt | None:
-        """The open attempt that has exactly these segments; None when it was committed with them before.
+        """Return the open attempt if it has exactly these segments; None if it was committed with them before.
 
         Raises:
-            MapUnknown: it is not known, has failed, or has other contents.
+            MapUnknown: the attempt is unknown, has failed, or has other contents.
         """
         attempt = self._maps.get(map_id)
         if attempt is None and segments == 0:
@@ -85,24 +85,24 @@ class MapTable:
         if not attempt.complete(segments, size):
             raise MapUnknown(
                 f"map {map_id} has {attempt.segments} segments with {attempt.size} bytes here, "
-                f"{segments} with {size} were promised",
+                f"its commit names {segments} with {size}",
                 "push it again",
                 map_id=map_id,
             )
         return attempt
 
     def end(self, attempt: MapAttempt, *, committed: bool) -> None:
-        """Nothing more comes of an attempt."""
+        """Close an attempt as committed or failed."""
         self._holding.charge(-attempt.early_bytes)
         attempt.over(committed=committed)
 
     def fail(self, maps: Iterable[int]) -> None:
-        """These attempts count no more."""
+        """Mark these attempts as failed."""
         for map_id in maps:
             self.end(self._maps[map_id], committed=False)
 
     def abort(self, map_id: int) -> bool:
-        """Fail an attempt unless it was committed; whether it was open or had failed."""
+        """Mark an attempt as failed unless it was committed; returns whether it is known and was not committed."""
         attempt = self._maps.get(map_id)
         if attempt is None or attempt.committed:
             return False
@@ -110,36 +110,36 @@ class MapTable:
         return True
 
     def fail_all(self) -> None:
-        """No attempt counts any more."""
+        """Mark all attempts as failed."""
         self.fail(self._maps)
 
     def forget(self, maps: Collection[int]) -> None:
-        """Nobody reads these committed attempts any more."""
+        """Forget committed attempts that will not be read any more."""
         for map_id in maps:
             del self._maps[map_id]
         self._holding.charge(-MAP_BYTES * len(maps))
 
     def has_any(self, maps: Iterable[int]) -> bool:
-        """Whether one of ``maps`` is known."""
+        """Whether any of ``maps`` is known."""
         return any(map_id in self._maps for map_id in maps)
 
     def check_committed(self, maps: Iterable[int]) -> None:
-        """Raises :class:`MapUnknown` for the first of ``maps`` that is not committed."""
+        """Raise :class:`MapUnknown` for the first of ``maps`` that is not committed."""
         for map_id in maps:
             attempt = self._maps.get(map_id)
             if attempt is None or not attempt.committed:
                 raise MapUnknown(f"map {map_id} is not committed here", map_id=map_id)
 
     def committed(self) -> list[Committed]:
-        """All attempts that can be read."""
+        """Return all committed attempts."""
         return [Committed(map_id, each.segments, each.size) for map_id, each in self._maps.items() if each.committed]
 
     def open_count(self) -> int:
-        """How many attempts are open."""
+        """Return the number of open attempts."""
         return sum(not (each.committed or each.aborted) for each in self._maps.values())
 
     def recovered(self, entry: Committed) -> None:
-        """An earlier process committed this one."""
+        """Record an attempt that an earlier process committed."""
         attempt = self._maps.get(entry.map_id)
         if attempt is None:
             attempt = self._maps[entry.map_id] = MapAttempt()
@@ -147,9 +147,9 @@ class MapTable:
         attempt.segments, attempt.size, attempt.committed = entry.segments, entry.size, True
 
     def settle(self, found: Mapping[int, int]) -> int:
-        """After recovery: fail attempts whose segments were not all ``found`` (their number by map).
+        """Finish the recovery: mark attempts as failed if not all of their segments were found.
 
-        Returns how many attempts count.
+        ``found`` has the number of segments of each map that were found. Returns the number of committed attempts.
         """
         for map_id, attempt in self._maps.items():
             if found.get(map_id, 0) != attempt.segments:
@@ -161,6 +161,6 @@ class MapTable:
         return sum(attempt.committed for attempt in self._maps.values())
 
     def release(self) -> None:
-        """Forget all attempts, and accept no more."""
+        """Forget all attempts, and accept no new ones."""
         self._released = True
         self._maps = {}

@@ -1,4 +1,4 @@
-"""Where segments are: in memory, in the order in which they are written, and in the runs that a read touches."""
+"""Computes the locations of segments: in memory, in the order in which they are written, and in the runs of a read."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sluice.runtime.shuffle.worker.storage.attempts import Frame
 from sluice.runtime.shuffle.worker.storage.volume import ROW, Rows, Run
 
 PLAN_ROWS = 32 << 10
-"""About so many segments of a read are planned at a time."""
+"""The approximate number of segments of a read that are planned at a time."""
 
 
 def rows_of(frames: list[Frame]) -> Rows:
-    """The segments of ``frames`` and where they are."""
+    """Return the segments of ``frames`` with their locations."""
     tables = np.frombuffer(b"".join([frame.table for frame in frames]), SEGMENT_ENTRY)
     places = np.array([place for frame in frames for place in frame.places], np.int64)
     starts, counts = places[:, 0], places[:, 1]
@@ -34,14 +34,14 @@ def rows_of(frames: list[Frame]) -> Rows:
 
 
 def back_to_back(rows: Rows, start: int, overhead: int) -> npt.NDArray[np.uint64]:
-    """The offsets of ``rows`` when their data, each longer by ``overhead``, stand back to back from ``start`` on."""
+    """Return the offsets of ``rows`` stored back to back from ``start`` on, each ``overhead`` bytes longer."""
     lengths = rows["length"].astype(np.uint64) + np.uint64(overhead)
     offsets: npt.NDArray[np.uint64] = np.cumsum(lengths) - lengths + np.uint64(start)
     return offsets
 
 
 def pieces_of(rows: Rows, view: memoryview) -> list[memoryview]:
-    """The data of ``rows`` as slices of ``view``, neighbours joined."""
+    """Return the data of ``rows`` as slices of ``view``, with contiguous segments joined."""
     offsets = rows["offset"].astype(np.int64)
     ends = offsets + rows["length"]
     breaks = np.flatnonzero(offsets[1:] != ends[:-1]) + 1
@@ -56,7 +56,7 @@ def touches(run: Run, first: int, end: int, wanted: frozenset[int]) -> bool:
 
 
 def chunks(runs: list[Run], first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Split a range of partitions so that each part has about :data:`PLAN_ROWS` rows at most."""
+    """Split a range of partitions into parts of about :data:`PLAN_ROWS` rows at most."""
     spans = [run.span(first, end) for run in runs]
     if sum(stop - start for start, stop in spans) <= PLAN_ROWS:
         yield first, end

@@ -1,4 +1,4 @@
-"""What a read of written segments still has to send: found part by part, and never more than there is room for."""
+"""The plan of a read from disk: locates the segments part by part, and charges the memory of each part."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from sluice.runtime.shuffle.worker.storage.planning import chunks
 from sluice.runtime.shuffle.worker.storage.volume import ROW, Rows, Run, Volume
 
 WINDOW_ROWS = 4 << 10
-"""So many segments are made ready for sending at a time."""
+"""The number of segments that are prepared for sending at a time."""
 
 Runs = Sequence[tuple[int, Run]]
-"""Each with the number of its volume."""
+"""Runs, each with the number of its volume."""
 
 
 def windows(rows: Rows, volumes: npt.NDArray[np.int32]) -> Iterator[Located]:
-    """The same segments, few at a time."""
+    """Yield the segments in windows of at most :data:`WINDOW_ROWS`."""
     for start in range(0, len(rows), WINDOW_ROWS):
         yield Located(rows[start : start + WINDOW_ROWS], volumes[start : start + WINDOW_ROWS])
 
 
 def cost_of(rows: int) -> int:
-    """What a part of so many segments takes of memory."""
+    """Return the memory of a part with this number of segments, in bytes."""
     return rows * PLANNED_ROW_BYTES + min(rows, WINDOW_ROWS) * LOCATED_ROW_BYTES
 
 
 class ReadPlan(Iterator[Located]):
-    """Where the segments of partitions ``first`` … ``end`` - 1 of ``maps`` are, in the order in which they are sent.
+    """Iterates over the locations of the segments of partitions ``first`` … ``end`` - 1 of ``maps``, in sending order.
 
-    Partitions come in ascending order; within one, runs in the order of their files, or by (map, sequence) if
-    ``ordered``. Who was refused room for the next part may ask for it again.
+    Partitions are in ascending order. The segments of a partition are in the order of the files, or sorted by
+    (map, sequence) if ``ordered``. If there was no room for the next part, ``next`` can be called again.
 
     Args:
-        begin: called once, when the first part is asked for: the runs that have any of these.
-        volumes: those that runs name; others may be added.
-        first, end: the partitions.
-        maps: ascending, all committed.
-        ordered: by (map, sequence) within a partition.
-        holding: what a part is charged to while it is used.
+        begin: called once, when the first part is requested; returns the runs that have segments of the given maps.
+        volumes: the volumes that the runs refer to; more may be added.
+        first, end: the range of partitions.
+        maps: the map ids, ascending, all committed.
+        ordered: whether to sort by (map, sequence) within a partition.
+        holding: charged for a part while it is in use.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class ReadPlan(Iterator[Located]):
         self._windows: Iterator[Located] = iter(())
 
     def __next__(self) -> Located:
-        """The next segments, at least one.
+        """Return the next segments, at least one.
 
         Raises:
-            QuotaExceeded: there is no room for them (:class:`NoRoomYet`: yet).
-            ShuffleError: they cannot be found.
+            QuotaExceeded: there is no room for them; :class:`NoRoomYet` if there may be room later.
+            ShuffleError: they cannot be located.
         """
         while (found := next(self._windows, None)) is None:
             self.close()
@@ -93,7 +93,7 @@ class ReadPlan(Iterator[Located]):
         return found
 
     def close(self) -> None:
-        """Give back what the current part was charged to."""
+        """Give back the memory of the current part."""
         self._windows = iter(())
         self._holding.charge(-self._charged)
         self._charged = 0

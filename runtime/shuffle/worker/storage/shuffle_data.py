@@ -1,4 +1,4 @@
-"""One shuffle of one job on this worker: frames in memory, runs on disk, and which maps count."""
+"""One shuffle of one job on this worker: its frames in memory, its runs on disk, and the state of its maps."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ from sluice.runtime.shuffle.worker.storage.unindexed_frames import UnindexedFram
 from sluice.runtime.shuffle.worker.storage.volume import ROW, Committed, Rows, Run, Volume
 
 MAX_REASON_CHARACTERS = 500
-"""So much is kept of why a shuffle was given up."""
+"""Maximum length of the reason why a shuffle was given up."""
 
 
 class ShuffleData:
-    """The segments of one shuffle; safe for use by many threads.
+    """The segments of one shuffle; thread-safe.
 
     Args:
         name: ``job/shuffle``; used in messages, and as the folder on each disk.
-        disks: where to write.
+        disks: the disks to write to.
         pool: the managed memory of its frames.
         layout: what a run holds.
-        on_written: called with the bytes of each run.
+        on_written: called with the size in bytes of each write.
         policy: when a commit is answered.
-        cipher: encrypts what is written; None: it is written as it is.
+        cipher: encrypts what is written; None: no encryption.
         clock: measures how long a producer is silent.
-        ripe_bytes: with this much in memory `on_ripe` is called, once until the next :meth:`flush`; 0: never.
-        on_ripe: has the data in memory written before a commit waits for it.
-        spares: recycled files, and where the files of this shuffle go in the end.
-        holding: charged for all of it until :meth:`remove`.
+        ripe_bytes: with this much data in memory, ``on_ripe`` is called, once until the next :meth:`flush`; 0: never.
+        on_ripe: schedules a :meth:`flush`, so that a later commit has less to wait for.
+        spares: keeps the files of ended shuffles for reuse, including those of this shuffle.
+        holding: charged for the memory and the data until :meth:`remove`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ShuffleData:
         self._frames = UnindexedFrames(pool, self._holding)
         self._files = ShuffleFiles(name, disks, spares or SpareFiles(0), self._holding, cipher)
         self._runs: list[tuple[int, Run]] = []
-        # Who answers commits at once keeps data in memory on purpose, and a run of one map is written when it is whole.
+        # Policies that answer commits at once keep data in memory on purpose. A run of layout ``map`` is one whole map.
         early = policy is Policy.BLOCKING and layout is Layout.REDUCE
         self._ripe_bytes = ripe_bytes if early else 0
         self._on_ripe = on_ripe
@@ -96,11 +96,11 @@ class ShuffleData:
         self.announced = AnnouncedMaps(name, clock, self._holding)
         """Its announced maps and their followers."""
         self._followed = False
-        """Whether its writers count on followers: maps are then kept in memory, whatever the policy."""
+        """Whether its writers announce maps to followers. Maps are then kept in memory under any policy."""
 
     @property
     def memory_bytes(self) -> int:
-        """Of frames that are not written out, and of the tables of those that no index names."""
+        """The managed memory of the frames that no index names: data that is not on disk, and tables."""
         return self._frames.memory_bytes
 
     @property
@@ -110,11 +110,11 @@ class ShuffleData:
     # Writing
 
     def check_open(self, map_id: int, *, draining: bool) -> None:
-        """Raises :class:`ShuffleError` unless the map accepts segments; while ``draining``, new maps do not."""
+        """Raise :class:`ShuffleError` if the map accepts no segments; while ``draining``, new maps do not."""
         self.announced.check_open()
         with self._lock:
             if draining and map_id not in self._maps:
-                raise Draining("this worker takes no new maps", "choose another", map_id=map_id)
+                raise Draining("this worker is draining and accepts no new maps", "choose another", map_id=map_id)
             self._maps.opened(map_id)
 
     def add(self, map_id: int, sequences: list[int], table: bytes, lease: Lease, *, write_through: bool) -> None:
@@ -123,12 +123,12 @@ class ShuffleData:
         Args:
             map_id: the map.
             sequences: the sequence numbers of its segments.
-            table: the rows of its segments as in PUSH.
-            lease: where their data are.
-            write_through: write the data immediately; otherwise they wait to be sorted with others.
+            table: the rows of its segments, in the format of PUSH.
+            lease: the memory with their data.
+            write_through: write the data immediately; otherwise it waits to be sorted with other data.
 
         Raises:
-            ShuffleError: the frame is refused; the lease stays the caller's.
+            ShuffleError: the frame is refused; the caller keeps the lease.
         """
         write_through = write_through and not (self._files.sealed or self._followed or self._policy is Policy.PIPELINED)
         self.announced.touch()
@@ -151,22 +151,22 @@ class ShuffleData:
             self._on_written(lease.size)
 
     def commit(self, map_id: int, segments: int, size: int) -> None:
-        """Make a map readable; under :attr:`Policy.BLOCKING` once all of it is on disk. Repeating it is harmless.
+        """Make a map readable; under :attr:`Policy.BLOCKING` when all of it is on disk. Idempotent.
 
         Raises:
-            MapUnknown: not all of its segments are here.
-            DiskFailed: no disk accepts it.
+            MapUnknown: segments of the map are missing here.
+            DiskFailed: no disk can write it.
         """
         self._commit(map_id, segments, size)
 
     def announce(self, map_id: int, segments: int, size: int, index: int, writers: int) -> int:
-        """Commit a map, at once, for readers that follow: the next one of its writer. Repeating it is harmless.
+        """Commit the next map of a writer at once, for readers that follow it. Idempotent.
 
-        Returns how many bytes of this writer's maps they have not taken.
+        Returns how many bytes of this writer's maps the readers have not taken.
 
         Raises:
-            MapUnknown: not all of its segments are here, or not all of this writer's maps before it.
-            AttemptSuperseded: another attempt of that map counts; this one is dropped.
+            MapUnknown: segments of the map, or earlier maps of the writer, are missing here.
+            AttemptSuperseded: another attempt of the map counts; this one is dropped.
             ShuffleError: the shuffle was given up, or the job has too many maps.
         """
         share = Share(writers, index % writers)
@@ -184,9 +184,9 @@ class ShuffleData:
             raise
 
     def forget(self, share: Share, maps: int) -> Progress:
-        """All readers have had the first so many maps of a writer: they can be read no more, and their memory is freed.
+        """Forget the first ``maps`` maps of a writer, which all readers have received, and free their memory.
 
-        What of them is on disk stays there until the shuffle is removed.
+        Their data on disk stays there until the shuffle is removed.
         """
         with self._writing:
             forgotten, progress = self.announced.forget(share, maps)
@@ -220,7 +220,7 @@ class ShuffleData:
                 self._maps.end(attempt, committed=True)
 
     def give_up(self, reason: str) -> None:
-        """The producer gives the shuffle up: readers get ``reason``, and its memory is freed."""
+        """Abort the shuffle for its producer: readers get ``reason``, and its memory is freed."""
         why = reason[:MAX_REASON_CHARACTERS] or "no reason given"
         self.announced.abort(ProducerAborted(f"shuffle {self.name} was given up: {why}"))
         with self._lock:
@@ -230,7 +230,7 @@ class ShuffleData:
         self._frames.release(dropped)
 
     def abort(self, map_id: int) -> None:
-        """Drop an attempt unless it was committed; its data on disk stay there unread."""
+        """Drop an attempt unless it was committed. Its data on disk stays there but is not read."""
         with self._lock:
             if not self._maps.abort(map_id):
                 return
@@ -242,7 +242,7 @@ class ShuffleData:
         """Write the frames in memory (of one map, or all) as one sorted run with its index; returns the bytes written.
 
         Raises:
-            DiskFailed: no disk accepts them; they stay in memory.
+            DiskFailed: no disk can write them; they stay in memory.
         """
         with self._writing:
             with self._lock:
@@ -274,11 +274,11 @@ class ShuffleData:
         """Record commits that were answered before their segments were written."""
         for committed in commits:
             if self._maps[committed.map_id].committed:
-                with contextlib.suppress(DiskFailed):  # the map is still served: its state is in memory
+                with contextlib.suppress(DiskFailed):  # the map is served nevertheless: its state is in memory
                     self._files.write(functools.partial(Volume.append_commit, committed=committed))
 
     def _lose(self, maps: list[int]) -> None:
-        """Segments of ``maps``, none of them committed, cannot be found again: these attempts have failed."""
+        """Mark attempts as failed because their segments are lost; none of them is committed."""
         if not maps:
             return
         with self._lock:
@@ -295,25 +295,26 @@ class ShuffleData:
     # Reading
 
     def check_committed(self, maps: npt.NDArray[np.int64]) -> None:
-        """Raises :class:`MapUnknown` unless all of ``maps`` are committed."""
+        """Raise :class:`MapUnknown` unless all of ``maps`` are committed."""
         with self._lock:
             self._maps.check_committed(maps.tolist())
 
     def committed(self) -> list[Committed]:
-        """All maps that can be read."""
+        """Return all committed maps."""
         with self._lock:
             return self._maps.committed()
 
     def open_maps(self) -> int:
-        """How many attempts have begun and not ended."""
+        """Return the number of open attempts."""
         with self._lock:
             return self._maps.open_count()
 
     def plan(
         self, first: int, end: int, maps: npt.NDArray[np.int64], *, ordered: bool, holding: Holding | None = None
     ) -> ReadPlan:
-        """Locates the segments of partitions ``first`` … ``end`` - 1 of ``maps`` (ascending, committed), part by part;
-        each part is charged to ``holding`` while it is used.
+        """Return a plan that locates the segments of partitions ``first`` … ``end`` - 1 of ``maps`` part by part.
+
+        ``maps`` must be ascending and committed. Each part is charged to ``holding`` while it is in use.
         """
 
         def begin(wanted: frozenset[int]) -> list[tuple[int, Run]]:
@@ -326,19 +327,21 @@ class ShuffleData:
         return ReadPlan(begin, self._files.volumes, first, end, maps, ordered=ordered, holding=holding or unlimited())
 
     def _write_committed(self, wanted: frozenset[int]) -> None:
-        """Have the committed maps ``wanted`` written, by this thread or another one."""
+        """Write out all data, so that the committed maps ``wanted`` are on disk; raises :class:`DiskFailed`."""
         self.spill()
         with self._writing, self._lock:
             if not wanted.isdisjoint([each.map_id for each in self._unwritten]):
-                raise DiskFailed(f"what was committed to shuffle {self.name} cannot be written out")
+                raise DiskFailed(f"committed maps of shuffle {self.name} cannot be written out")
 
     def read(self, at: Located, row: int, end: int, view: memoryview) -> None:
         """Read the data of segments ``row`` … ``end`` - 1 into ``view``; see :meth:`ShuffleFiles.read` for errors."""
         self._files.read(at, row, end, view)
 
     def locate_in_memory(self, first: int, end: int, maps: Collection[int]) -> tuple[Rows, int] | None:
-        """Where in memory the segments of these partitions and maps are, by (partition, map, sequence), and the number
-        of moves for :meth:`copy`; None unless all of these maps are in memory.
+        """Locate the segments of these partitions and maps in memory.
+
+        Returns the rows, sorted by (partition, map, sequence), and the number of moves for :meth:`copy`; None unless
+        all of these maps are in memory.
         """
         with self._lock:
             if not all(map_id in self._maps for map_id in maps):
@@ -353,7 +356,7 @@ class ShuffleData:
         return rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))], moves
 
     def copy(self, at: Located, moves: int, row: int, end: int, view: memoryview) -> bool:
-        """Copy segments ``row`` … ``end`` - 1 from memory into ``view``; False if frames left it since ``moves``."""
+        """Copy segments ``row`` … ``end`` - 1 from memory into ``view``; False if frames moved since ``moves``."""
         region = self._pool.view
         filled = 0
         with self._lock:
@@ -367,7 +370,7 @@ class ShuffleData:
     # Life
 
     def recover(self, disk: Disk, directory: Path) -> None:
-        """Take over what an earlier process left in ``directory``; call for each disk before :meth:`settle`."""
+        """Recover what an earlier process left in ``directory``; call this for each disk before :meth:`settle`."""
         for entry in self._files.recover(disk, directory):
             if isinstance(entry, Committed):
                 self._maps.recovered(entry)
@@ -376,7 +379,7 @@ class ShuffleData:
                 self._holding.charge(size_of_run(entry[1]))
 
     def settle(self) -> int:
-        """After recovery: drop maps with missing segments; returns how many maps count."""
+        """Finish the recovery: drop maps with missing segments; returns the number of committed maps."""
         segments: dict[int, int] = {}
         for index, run in self._runs:
             rows = self._files.volumes[index].rows(run, 0, 1 << 32)
@@ -387,7 +390,7 @@ class ShuffleData:
 
     @property
     def disk_bytes(self) -> int:
-        """In files."""
+        """The size of its files in bytes."""
         return self._files.size
 
     def remove(self) -> None:

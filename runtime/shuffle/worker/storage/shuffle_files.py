@@ -1,4 +1,4 @@
-"""The files of one shuffle on all disks of a worker: where new data go, and how sorted runs get there."""
+"""The files of one shuffle on all disks of a worker: chooses the disk for new data, and writes sorted runs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NumberedRun = tuple[int, Run]
 
 
 class ShuffleFiles:
-    """One volume on each disk that was used; safe for use by many threads.
+    """The volumes of a shuffle, one on each disk that was used; thread-safe.
 
     Args:
         name: ``job/shuffle``; also the folder on each disk.
         disks: the worker's disks.
-        spares: recycled files, and where the files of this shuffle go in the end.
+        spares: keeps the files of ended shuffles for reuse, including those of this shuffle.
         holding: charged for what is stored.
-        cipher: seals what is written; None: it is written as it is.
+        cipher: encrypts what is written; None: no encryption.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ShuffleFiles:
         self._choosing = threading.Lock()
         self._removed = False
         self.volumes: list[Volume] = []
-        """By number; runs and segments refer to them."""
+        """The volumes by number. Runs and segments refer to these numbers."""
         self._disk_of: list[Disk] = []
 
     @property
@@ -69,7 +69,7 @@ class ShuffleFiles:
         Returns the number of the volume and what ``write`` returned.
 
         Raises:
-            DiskFailed: no disk accepts data.
+            DiskFailed: no disk can write the data.
             MapUnknown: the shuffle was released.
         """
         for _ in range(len(self._disks.all) + 1):
@@ -82,7 +82,7 @@ class ShuffleFiles:
         raise DiskFailed(f"no disk takes data of shuffle {self._name}")
 
     def write_frames(self, frames: list[Frame], size: int, region: memoryview) -> tuple[list[NumberedRun], list[int]]:
-        """Write the ``size`` bytes of ``frames`` that are in ``region``, and a run's record for each volume with data.
+        """Write the data of ``frames`` that is in ``region``, ``size`` bytes, and the record of a run for each volume.
 
         Returns the runs, and the maps that are lost because a record could not be written.
         """
@@ -126,7 +126,7 @@ class ShuffleFiles:
             read_sealed(self.volumes, at, row, end, view, cipher=self._cipher)
 
     def recover(self, disk: Disk, directory: Path) -> Iterator[NumberedRun | Committed]:
-        """What an earlier process wrote to ``directory``."""
+        """Yield the runs and commits that an earlier process wrote to ``directory``."""
         number = len(self.volumes)
         volume = self._add(disk, Volume(directory, on_growth=self._holding.store))
         for entry in volume.recover():
@@ -144,7 +144,7 @@ class ShuffleFiles:
                 shutil.rmtree(volume.directory, ignore_errors=True)
 
     def _choose(self) -> int:
-        """The number of the volume that takes new data. Spare files go when a disk has no room left."""
+        """Return the number of the volume for new data. Spare files are deleted if a disk has no room left."""
         if self._removed:
             raise MapUnknown(f"shuffle {self._name} was released")
         if self._disk_of:

@@ -1,10 +1,10 @@
-"""The worker's managed memory: one region, in slabs, that cannot grow.
+"""The worker's managed memory: one region of fixed size, divided into slabs.
 
-A frame's segments are laid into slabs before they are read, so that OpenSSL decrypts into their final place. Slabs are
-shared by frames and come back when the last of their frames is written out. Whoever finds no room waits: that is the
-back-pressure. All the room of a frame is taken at once or not at all, so that waiting frames hold nothing.
+The segments of a frame get their places in slabs before they are received, so that OpenSSL decrypts directly into them.
+Frames share slabs. A slab is free again when the last of its frames is written out. A writer that finds no room waits;
+this is the back-pressure. A frame gets all of its memory at once or none, so that waiting frames hold no memory.
 
-The tables of frames lie elsewhere, but count: so many slabs fewer are given out.
+The tables of frames are stored elsewhere but count as used memory: correspondingly fewer slabs are handed out.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sluice.runtime.shuffle.data_plane import FrameRefused, ShuffleError, Shuffl
 from sluice.runtime.shuffle.worker.config import SLAB_BYTES
 
 _PARK_BYTES = 64 << 10
-"""A slab with less room than this takes no further frames."""
+"""A slab with less free room than this takes no further frames."""
 _WAIT_SECONDS = 0.5
 
 
 class Slab:
-    """One piece of the region."""
+    """One slab of the region."""
 
     __slots__ = ("frames", "start", "used")
 
@@ -34,7 +34,7 @@ class Slab:
 
 
 class Lease:
-    """The room of one frame: ``extents`` are (start, stop, segments) in the region, in the order of the frame."""
+    """The memory of one frame. ``extents`` are (start, stop, segments) in the region, in the order of the frame."""
 
     __slots__ = ("extents", "owner", "size", "slabs", "table_bytes", "waited_seconds")
 
@@ -45,16 +45,16 @@ class Lease:
         self.extents: list[tuple[int, int, int]] = []
         self.slabs: list[Slab] = []
         self.waited_seconds = 0.0
-        """For how long there was no room for it."""
+        """How long the frame waited for memory."""
 
 
 class SlabPool:
-    """The region and who has what of it.
+    """The region and its leases.
 
     Args:
-        capacity_bytes: of the region; rounded down to whole slabs.
-        high_watermark: share of it above which :attr:`pressed` is set.
-        low_watermark: share of it down to which :attr:`pressed` stays set.
+        capacity_bytes: the size of the region; it is rounded down to whole slabs.
+        high_watermark: fraction in use above which :attr:`pressed` is set.
+        low_watermark: fraction in use at which :attr:`pressed` is cleared.
     """
 
     def __init__(self, capacity_bytes: int, high_watermark: float, low_watermark: float) -> None:
@@ -74,30 +74,30 @@ class SlabPool:
         self._stopped: ShuffleError | None = None
         self._failed: ShuffleError | None = None
         self.pressed = threading.Event()
-        """Set while data should be written out although nobody asked for it."""
+        """Set while data should be written out because memory is short."""
         self.peak_bytes = 0
-        """The most that was ever in use."""
+        """The peak of :attr:`used_bytes`."""
         self.waits = 0
         self.waited_seconds = 0.0
 
     @property
     def used_bytes(self) -> int:
-        """In slabs that hold anything, and in tables."""
+        """The size of all slabs in use, and of tables."""
         return (self._capacity - len(self._free)) * SLAB_BYTES + self._tables
 
     @property
     def capacity_bytes(self) -> int:
-        """Of the region."""
+        """The size of the region."""
         return self._capacity * SLAB_BYTES
 
     def lease(self, owner: str, lengths: Sequence[int], table_bytes: int = 0) -> Lease:
-        """Room for a frame's segments and its table, waiting for it when there is none.
+        """Allocate memory for a frame's segments and its table; waits if there is none.
 
-        Frames that are being received may hold half of the region per owner: who sends slowly is short of memory
-        alone.
+        The frames of one owner that are being received may hold at most half of the region, so that a slow sender
+        cannot take all memory from others.
 
         Raises:
-            ShuffleError: the pool was stopped, with its reason.
+            ShuffleError: the pool was stopped, or nothing can be written out; this is the reason given for it.
         """
         size = sum(lengths)
         total = size + table_bytes
@@ -127,7 +127,7 @@ class SlabPool:
             return lease
 
     def received(self, lease: Lease) -> None:
-        """The frame is complete: its slabs can take others beside it."""
+        """Record that a frame is complete, so that its slabs can take other frames."""
         with self._condition:
             self._no_longer_reading(lease)
             for slab in lease.slabs:
@@ -135,21 +135,21 @@ class SlabPool:
                     self._parked.append(slab)
 
     def abandon(self, lease: Lease) -> None:
-        """The frame never became complete."""
+        """Release a frame that never became complete."""
         with self._condition:
             self._no_longer_reading(lease)
         self.release([lease])
 
     def release(self, leases: list[Lease]) -> None:
-        """The frames are not needed in memory any more."""
+        """Release frames that are no longer needed in memory."""
         self._release(leases, sum(lease.table_bytes for lease in leases))
 
     def release_data(self, lease: Lease) -> None:
-        """A frame's segments are not needed in memory any more; its table is, until :meth:`release_tables`."""
+        """Release the segments of a frame. Its table counts until :meth:`release_tables`."""
         self._release([lease], 0)
 
     def release_tables(self, size: int) -> None:
-        """Tables with ``size`` bytes together are not needed any more."""
+        """Release tables with ``size`` bytes in total."""
         self._release([], size)
 
     def _release(self, leases: list[Lease], table_bytes: int) -> None:
@@ -167,16 +167,16 @@ class SlabPool:
             self._condition.notify_all()
 
     def stop(self, reason: ShuffleError | None = None) -> None:
-        """Whoever waits, and whoever comes, gets ``reason``."""
+        """Stop the pool: current and future waiters get ``reason``."""
         with self._condition:
             self._stopped = reason or ShuffleUnavailable("the worker is stopping")
             self._condition.notify_all()
         self.pressed.set()
 
     def fail(self, reason: ShuffleError | None) -> None:
-        """Nothing can be written out because of ``reason``: who would have to wait gets that; None: it can again."""
+        """Let waiters fail with ``reason`` because nothing can be written out; None: data can be written again."""
         with self._condition:
-            # Its traceback would keep what could not be written out.
+            # The traceback would keep references to the data that could not be written.
             self._failed = None if reason is None else reason.with_traceback(None)
             self._condition.notify_all()
 
@@ -194,7 +194,7 @@ class SlabPool:
             self.pressed.clear()
 
     def _try(self, lease: Lease, lengths: Sequence[int]) -> Lease | None:
-        """Lay the segments into a parked slab and free ones; None when there are not enough."""
+        """Place the segments in a parked slab and in free slabs; returns None if there are not enough."""
         before: list[int] = []
         placed, count = 0, len(lengths)
         tables = self._tables + lease.table_bytes
@@ -223,7 +223,7 @@ class SlabPool:
                 placed = until
             elif not slab.used:
                 self._give_back(lease, before)
-                raise FrameRefused("a segment larger than a slab")
+                raise FrameRefused("a segment is larger than a slab")
         if len(self._free) * SLAB_BYTES < tables:
             self._give_back(lease, before)
             return None

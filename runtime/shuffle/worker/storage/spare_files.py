@@ -1,9 +1,9 @@
-"""Data files of shuffles that are over, kept for a while: the next shuffle of the same job writes over one of them.
+"""Keeps data files of ended shuffles for reuse: the next shuffle of the same job overwrites one of them.
 
-The pages of such a file are in memory already. A file that is new has to be given some, which costs more than the copy
-itself; in a virtual machine that gives free memory back to its host, ten times more. Nothing of an old file is ever
-read: an index names what was written since, and every segment is checked under a key and its place. A file never
-goes from one job to another, and is gone when its job is.
+The pages of such a file are in the page cache already. Allocating pages for a new file costs more than the copy itself,
+and ten times more in a virtual machine that returns free memory to its host. Old contents are never read: the index
+names only what was written since, and every segment is verified with its key and place. A file is never reused by
+another job, and is deleted with its job.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from sluice.core import StoreError, make_private_directory
 
 DIRECTORY = "spare"
-"""Of a job on each disk."""
+"""The folder for spare files, in the folder of a job on each disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class _Spare:
 
 
 class SpareFiles:
-    """Those of all jobs of a worker; safe for use by many threads.
+    """The spare files of all jobs of a worker; thread-safe.
 
     Args:
-        most_bytes: of all of them, and of those that are written over now, together; 0: none is kept.
+        most_bytes: maximum total size of all spare files and of those that are in use again; 0: none is kept.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -44,7 +44,7 @@ class SpareFiles:
         self._numbers = itertools.count()
 
     def keep(self, job_id: str, disk: Path, data: Path) -> None:
-        """Take over the file ``data`` of a shuffle that is over, or remove it when there are enough."""
+        """Take over the file ``data`` of an ended shuffle; the oldest spare files are removed if there are too many."""
         with self._lock:
             self._lent.pop(data, None)
             try:
@@ -53,16 +53,16 @@ class SpareFiles:
                     spare = make_private_directory(disk / job_id / DIRECTORY) / str(next(self._numbers))
                     data.rename(spare)
                     self._spares.append(_Spare(job_id, disk, spare, size))
-            except (OSError, StoreError):  # it goes with its folder then
+            except (OSError, StoreError):  # the caller removes the file with its folder
                 return
             while self._spares and self._bytes() > self._most:
                 self._remove(self._spares.pop(0))
 
     def lend(self, job_id: str, disk: Path, data: Path) -> bool:
-        """Make one of the job's files on that disk the file ``data``; False when there is none."""
+        """Move one of the job's spare files on that disk to ``data``; returns False if there is none."""
         with self._lock:
             mine = [spare for spare in self._spares if (spare.job_id, spare.disk) == (job_id, disk)]
-            for spare in reversed(mine):  # the one that was used last is in memory most likely
+            for spare in reversed(mine):  # the most recently used file is most likely in the page cache
                 self._spares.remove(spare)
                 with contextlib.suppress(OSError):
                     spare.path.rename(data)
@@ -71,12 +71,12 @@ class SpareFiles:
             return False
 
     def forget(self, data: Path) -> None:
-        """A file that was lent is gone."""
+        """Forget a file that was lent and no longer exists."""
         with self._lock:
             self._lent.pop(data, None)
 
     def drop(self, disk: Path | None = None, *, job_id: str | None = None) -> bool:
-        """Remove those of a disk, or of a job; whether there were any."""
+        """Remove the spare files of a disk or of a job, or all of them; returns whether there were any."""
         with self._lock:
             mine = [each for each in self._spares if disk in {None, each.disk} and job_id in {None, each.job_id}]
             for spare in mine:
@@ -95,5 +95,5 @@ class SpareFiles:
 
 
 def remove_left_over(job: Path) -> None:
-    """What an earlier process kept in a job's folder, which it alone knew the use of."""
+    """Remove the spare files that an earlier process left in a job's folder; their list is lost."""
     shutil.rmtree(job / DIRECTORY, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Everything a worker keeps: its jobs, their shuffles, the memory and the disks they share."""
+"""The data of a worker: its jobs and their shuffles, and the memory and the disks that they share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sluice.runtime.shuffle.worker.storage.spare_files import SpareFiles, remove
 _LOG = logging.getLogger(__name__)
 
 OTHER_FILES = 128
-"""Files that a worker has open beside those of shuffles and connections."""
+"""The number of open files that are reserved for anything but shuffles and connections."""
 _JOB_ID = re.compile(r"[0-9a-f]{32}")
 _SHUFFLE = re.compile(r"0|[1-9][0-9]{0,9}")
 _IDLE_SECONDS = 0.02
@@ -52,18 +52,18 @@ class _Shuffle:
 
 
 class Job:
-    """One job's data here; ``key`` is None while nobody said that it is still running (after a restart)."""
+    """One job's data on this worker. ``key`` is None after a recovery, until the job is allowed again."""
 
     def __init__(self, job_id: str, store: ShuffleStore) -> None:
         self.job_id = job_id
         self.key: bytes | None = None
         self.counters = JobCounters()
         self.metadata = Account(store.metadata, job_id, store.config.job_quota_bytes)
-        """What it keeps here: in use, of what is known of the data; stored, the data."""
+        """The memory of its metadata (used) and its data (stored)."""
         self.connections = Account(store.connections, job_id)
-        """What its connections use."""
+        """The memory of its connections and reads."""
         self.places = Account(store.places, job_id)
-        """How many connections it has."""
+        """The number of its connections."""
         self._files = Account(store.files, job_id)
         self._store = store
         self._lock = threading.Lock()
@@ -72,23 +72,23 @@ class Job:
         self._expected: set[str] = set()
 
     def expect(self, worker: str) -> None:
-        """Let a worker hand over what it has of this job."""
+        """Let a worker hand over its data of this job."""
         with self._lock:
             self._expected.add(worker)
 
     def check_expected(self, worker: str) -> None:
-        """Raises :class:`JobNotAllowed` unless ``worker`` may hand over."""
+        """Raise :class:`JobNotAllowed` unless ``worker`` may hand over its data of this job."""
         with self._lock:
             if worker not in self._expected:
                 raise JobNotAllowed(f"worker {worker} is not expected to hand over job {self.job_id}")
 
     def shuffle(self, number: int, *, create: bool) -> tuple[ShuffleData, SegmentChecks]:
-        """The shuffle ``number`` and its check values.
+        """Return the shuffle ``number`` and its check values.
 
         Raises:
-            MapUnknown: there is none, and ``create`` is not set.
+            MapUnknown: the shuffle does not exist, and ``create`` is not set.
             JobNotAllowed: the job was released.
-            QuotaExceeded: the job has too many.
+            QuotaExceeded: the job has too many shuffles.
         """
         with self._lock:
             if self._released or self.key is None:
@@ -96,14 +96,14 @@ class Job:
             found = self._shuffles.get(number)
             if found is None:
                 if not create:
-                    raise MapUnknown(f"shuffle {number} is not known here")
+                    raise MapUnknown(f"shuffle {number} is unknown here")
                 found = self._new_shuffle(number)
             if found.checks is None:
                 found.checks = SegmentChecks(self.key, number)
             return found.data, found.checks
 
     def recovered(self, number: int) -> ShuffleData:
-        """A shuffle that an earlier process left something of."""
+        """Return a shuffle to recover, which an earlier process left on disk."""
         if number not in self._shuffles:
             holding, files = self.metadata.holding(), self._files.holding()
             holding.charge(SHUFFLE_BYTES)
@@ -127,12 +127,12 @@ class Job:
         return put
 
     def shuffles(self) -> list[ShuffleData]:
-        """All of them."""
+        """Return all shuffles of the job."""
         with self._lock:
             return [each.data for each in self._shuffles.values()]
 
     def kept(self) -> tuple[int, ...]:
-        """The numbers of those that there is anything of, maps that are not committed yet included."""
+        """Return the numbers of the shuffles with any data or open maps."""
         with self._lock:
             every = [(number, each.data) for number, each in self._shuffles.items()]
         return tuple(
@@ -140,14 +140,14 @@ class Job:
         )
 
     def release_shuffle(self, number: int) -> None:
-        """Forget one; none is no error."""
+        """Remove one shuffle. An unknown shuffle is no error."""
         with self._lock:
             found = self._shuffles.pop(number, None)
         if found is not None:
             found.remove()
 
     def release(self) -> None:
-        """Forget all of them, and take no more."""
+        """Remove all shuffles, and accept no new ones."""
         with self._lock:
             self._released = True
             every, self._shuffles = list(self._shuffles.values()), {}
@@ -155,7 +155,7 @@ class Job:
             each.remove()
 
     def report(self) -> JobReport:
-        """What is kept of the job now, and what was counted since the worker started."""
+        """Return the current size of the job, and its counters since the worker started."""
         kept = sum(data.memory_bytes + data.disk_bytes for data in self.shuffles())
         return self.counters.report(self.job_id, kept + self.metadata.used)
 
@@ -163,15 +163,15 @@ class Job:
 class ShuffleStore:
     """All jobs of a worker.
 
-    Two threads of its own write out: one what memory has too much of, one what is enough for a run, so that who commits
-    finds little left to wait for.
+    Two threads of the store write data out. One does so when memory is short; the other when a shuffle has enough data
+    for a run, so that a commit has little left to wait for.
     """
 
     def __init__(self, config: WorkerConfig) -> None:
         self.config = config
         self.pool = SlabPool(config.memory_bytes, config.high_watermark, config.low_watermark)
         remedy = "release shuffles, or raise shuffle.metadata_mb"
-        self.metadata = Budget("memory for what it knows of data", config.metadata_bytes // 2, remedy)
+        self.metadata = Budget("memory for metadata", config.metadata_bytes // 2, remedy)
         self.connections = Budget(
             "memory for connections and reads",
             config.metadata_bytes // 2,
@@ -192,13 +192,13 @@ class ShuffleStore:
         self._writer = threading.Thread(target=self._write_loop, name="shuffle-write", daemon=True)
 
     def start(self) -> None:
-        """Take over what an earlier process left, and start the thread."""
+        """Recover what an earlier process left, and start the threads."""
         self._recover()
         self._spiller.start()
         self._writer.start()
 
     def stop(self) -> None:
-        """End the threads; data on disk stay."""
+        """Stop the threads. Data on disk stays there."""
         self._stopping.set()
         self._ripe.put(None)
         self.pool.stop()
@@ -207,13 +207,13 @@ class ShuffleStore:
         self._spares.drop()
 
     def allow_job(self, job_id: str, key: bytes) -> None:
-        """Serve a job from now on; what was recovered of it becomes readable.
+        """Serve a job from now on. Its recovered data becomes readable.
 
         Raises:
-            ShuffleError: not a job id or key, or another key than before.
+            ShuffleError: the id or the key is malformed, or the job is served with another key.
         """
         if not _JOB_ID.fullmatch(job_id) or len(key) != KEY_BYTES:
-            raise ShuffleError(f"{job_id[:80]!r} is no job id, or its key is none")
+            raise ShuffleError(f"{job_id[:80]!r} is not a job id, or its key does not have {KEY_BYTES} bytes")
         with self._lock:
             job = self._jobs.setdefault(job_id, Job(job_id, self))
             if job.key not in {None, key}:
@@ -221,7 +221,7 @@ class ShuffleStore:
             job.key = key
 
     def job(self, job_id: str) -> Job:
-        """A job that is served here; raises :class:`JobNotAllowed`."""
+        """Return a job that is served here; raises :class:`JobNotAllowed`."""
         with self._lock:
             job = self._jobs.get(job_id)
         if job is None or job.key is None:
@@ -229,22 +229,22 @@ class ShuffleStore:
         return job
 
     def jobs(self) -> list[Job]:
-        """All, those included that were recovered and nobody asked for yet."""
+        """Return all jobs, including recovered jobs that are not served yet."""
         with self._lock:
             return list(self._jobs.values())
 
     def release_job(self, job_id: str) -> None:
-        """Forget a job and all its data; unknown is no error."""
+        """Remove a job and all its data. An unknown job is no error."""
         with self._lock:
             job = self._jobs.pop(job_id, None)
         if job is not None:
             job.release()
             for disk in self.disks.all:
                 shutil.rmtree(disk.path / job_id, ignore_errors=True)
-            self._spares.drop(job_id=job_id)  # last: a shuffle that is being released adds nothing afterwards
+            self._spares.drop(job_id=job_id)  # last: without the folders, a concurrent release adds no spare files
 
     def new_shuffle(self, job_id: str, number: int, holding: Holding) -> ShuffleData:
-        """An empty shuffle, charged to ``holding``."""
+        """Return an empty shuffle that is charged to ``holding``."""
         name, secret = f"{job_id}/{number}", self.config.at_rest_secret
         cipher = SegmentCipher(secret, name) if secret else None
         config = self.config
@@ -267,7 +267,7 @@ class ShuffleStore:
             self.written_bytes += size
 
     def _recover(self) -> None:
-        """Find ``<disk>/<job>/<shuffle>`` on all disks."""
+        """Recover all shuffles in ``<disk>/<job>/<shuffle>``."""
         found: dict[tuple[str, int], ShuffleData] = {}
         for disk in self.disks.all:
             for job_directory in sorted(disk.path.iterdir()):
@@ -285,20 +285,20 @@ class ShuffleStore:
                         found[place].recover(disk, directory)
                     except (OSError, ShuffleError) as error:
                         _LOG.error("cannot recover %s: %s", directory, error)
-                with contextlib.suppress(OSError):  # it is not empty
+                with contextlib.suppress(OSError):  # raised if it is not empty
                     job_directory.rmdir()
         for (job_id, number), data in found.items():
             maps = data.settle()
             _LOG.info("recovered shuffle %d of job %s: %d maps, %d bytes", number, job_id, maps, data.disk_bytes)
 
     def _write_loop(self) -> None:
-        """Write out what is enough for a run, while more of it comes in."""
+        """Write out shuffles that have enough data for a run, while they receive more."""
         while (data := self._ripe.get()) is not None and not self._stopping.is_set():
             try:
                 data.flush()
             except ShuffleError as error:
                 _LOG.warning("%s is not written out yet: %s", data.name, error)
-            except Exception:  # noqa: BLE001  # nobody else does this
+            except Exception:  # noqa: BLE001  # the loop must go on: no other thread does this
                 _LOG.exception("%s is not written out yet", data.name)
 
     def _spill_loop(self) -> None:
@@ -310,7 +310,7 @@ class ShuffleStore:
                 _LOG.error("memory is short and nothing can be written out: %s", error)
                 self.pool.fail(error)
                 self._stopping.wait(_RETRY_SECONDS)
-            except Exception as error:  # noqa: BLE001  # whoever waits for memory would wait for ever
+            except Exception as error:  # noqa: BLE001  # the loop must go on, or writers would wait for memory forever
                 _LOG.exception("memory is short and nothing can be written out")
                 self.pool.fail(DiskFailed(f"nothing can be written out: {type(error).__name__}"))
                 self._stopping.wait(_RETRY_SECONDS)
@@ -320,7 +320,7 @@ class ShuffleStore:
                     self._stopping.wait(_IDLE_SECONDS)
 
     def _spill_largest(self) -> int:
-        """Write out the shuffle that has most in memory; returns the bytes written."""
+        """Write out the shuffle with the most data in memory; returns the bytes written."""
         candidates = [(job, data) for job in self.jobs() for data in job.shuffles() if data.memory_bytes]
         largest = max(candidates, key=lambda each: each[1].memory_bytes, default=None)
         if largest is None:
@@ -334,7 +334,7 @@ class ShuffleStore:
 
 
 def _files_for_shuffles(config: WorkerConfig) -> int:
-    """How many files shuffles may have open, of those that the process may."""
+    """Return how many of the process's open files are for shuffles."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    connections = 3 * config.max_connections  # each with its socket, a copy of it, and what wakes its thread
+    connections = 3 * config.max_connections  # each has its socket, a duplicate of it, and an eventfd
     return max(limit - connections - OTHER_FILES, limit // 4)

@@ -1,4 +1,4 @@
-"""The frames of one shuffle whose segments no index names yet, and what they are charged."""
+"""The frames of one shuffle whose segments no index names yet, and their charges."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sluice.runtime.shuffle.worker.storage.volume import Run
 
 
 class UnindexedFrames:
-    """Frames by map, in the order in which they came. The shuffle's lock guards all but :meth:`release`.
+    """Frames by map, in the order of arrival. The shuffle's lock guards all methods except :meth:`release`.
 
     Args:
-        pool: gave them their room.
-        holding: charged for each segment, until a run has it, as if it were of another partition.
+        pool: the pool of their leases.
+        holding: charged for each segment until a run has it, as if each segment had its own partition.
     """
 
     def __init__(self, pool: SlabPool, holding: Holding) -> None:
@@ -24,9 +24,9 @@ class UnindexedFrames:
         self._holding = holding
         self._frames: dict[int, list[Frame]] = {}
         self.moves = 0
-        """Changes whenever frames leave memory: places that were looked up before may be wrong then."""
+        """Changes whenever frames leave memory. Places that were located before may then be wrong."""
         self.memory_bytes = 0
-        """Managed memory of the frames, those included that were taken and not discharged."""
+        """The managed memory of the frames, including those that were taken but not discharged."""
 
     def add(self, frame: Frame) -> None:
         """Add a frame and charge for it; raises :class:`QuotaExceeded`."""
@@ -44,13 +44,13 @@ class UnindexedFrames:
         return taken
 
     def put_back(self, frames: list[Frame]) -> None:
-        """Frames that were taken could not be written."""
+        """Put back frames that were taken but could not be written."""
         later, self._frames = self._frames, {}
         for frame in [*frames, *(each for own in later.values() for each in own)]:
             self._frames.setdefault(frame.map_id, []).append(frame)
 
     def discharge(self, frames: list[Frame]) -> None:
-        """Frames that were taken are written, or dropped."""
+        """Give back the charge of frames that were taken, and are now written or dropped."""
         self.memory_bytes -= sum(frame.memory_bytes for frame in frames)
         self._holding.store(-sum(frame.stored_bytes for frame in frames))
         self._holding.charge(-sum(_index_size_of(frame) for frame in frames))
@@ -68,19 +68,19 @@ class UnindexedFrames:
         return [frame for own in frames.values() for frame in own]
 
     def maps(self) -> set[int]:
-        """Whose they are."""
+        """Return the ids of the maps that have frames."""
         return set(self._frames)
 
     def in_memory(self, maps: Collection[int]) -> list[Frame]:
-        """The frames of these maps whose data are in memory."""
+        """Return the frames of these maps whose data is in memory."""
         return [frame for each in maps for frame in self._frames.get(each, ()) if frame.lease is not None]
 
 
 def size_of_run(run: Run) -> int:
-    """What a run's index takes of memory, in bytes."""
+    """Return the memory of a run's index, in bytes."""
     return FRAME_BYTES + len(run.maps) * RUN_MAP_BYTES + len(run.partitions) * ROW_BYTES
 
 
 def _index_size_of(frame: Frame) -> int:
-    """What a frame takes of memory beside its data and its table, and its segments in an index at most."""
+    """Return the memory of a frame without its data and table, including the maximum for its rows in an index."""
     return FRAME_BYTES + RUN_MAP_BYTES + len(frame.table) // SEGMENT_ENTRY.itemsize * ROW_BYTES

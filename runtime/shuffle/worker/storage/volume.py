@@ -1,9 +1,10 @@
-"""One shuffle's files on one disk: ``data``, and ``index``, the journal of what counts.
+"""The files of one shuffle on one disk: ``data`` with the segments, and ``index``, a journal of runs and commits.
 
-``data`` has the segments and nothing else: small ones in runs sorted by partition, large ones as they came. ``index``
-is a sequence of records, each with its own CRC32C: a *run* (where segments are, sorted by partition) or a *commit* (a
-map whose segments count). Data are written before the record of their run, and records before anything is acknowledged;
-so whatever a record names is there, also after ``kill -9``. What a crash cut off at the end is written over.
+``data`` has nothing but segments: small ones in runs sorted by partition, large ones in the order of arrival. ``index``
+is a sequence of records, each with its own CRC32C: a *run* (the locations of segments, sorted by partition) or a
+*commit* (a map whose segments count). Data is written before the record of its run, and records are written before
+anything is acknowledged. So the data that a record names exists, even after ``kill -9``. An incomplete record at the
+end, left by a crash, is overwritten.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sluice.core import make_private_directory
 from sluice.runtime.shuffle.data_plane import DATA_ENTRY, DiskFailed, MapUnknown, SegmentCorrupt
 
 ROW = np.dtype([*[(name, DATA_ENTRY[name]) for name in DATA_ENTRY.names or ()], ("offset", "<u8")])
-"""A segment and where it is; begins like a row of the table of DATA."""
+"""A segment and its location. It begins like a row of the table of DATA."""
 Rows = npt.NDArray[np.void]
 
 MAX_RUN_SEGMENTS = 16 << 20
@@ -41,15 +42,15 @@ _FILE_MODE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Some segments in ``data``; the rows themselves, sorted by partition, stay in ``index``.
+    """A run of segments in ``data``. Its rows, sorted by partition, stay in ``index``.
 
     Attributes:
-        partitions: those in it, ascending.
-        starts: the first row of each, and the number of rows at the end.
-        checks: the CRC32C of the rows of each, for what is read again later may have changed, and a row that names
-            another map is missed by nobody.
-        maps: those in it.
-        rows_at: where in ``index`` the rows begin.
+        partitions: the partitions in it, ascending.
+        starts: the first row of each partition, followed by the number of rows.
+        checks: the CRC32C of each partition's rows. Rows are read again later and may have changed by then; without
+            this, a row that names a wrong map would go unnoticed.
+        maps: the maps in it.
+        rows_at: the offset of the rows in ``index``.
         size: bytes of data.
     """
 
@@ -61,17 +62,17 @@ class Run:
     size: int
 
     def span(self, first: int, end: int) -> tuple[int, int]:
-        """The rows, from and to, whose partitions are in ``first`` … ``end`` - 1."""
+        """Return the range of the rows whose partitions are in ``first`` … ``end`` - 1."""
         low, high = self.within(first, end)
         return self.starts[low], self.starts[high]
 
     def within(self, first: int, end: int) -> tuple[int, int]:
-        """Which of :attr:`partitions`, from and to, are in ``first`` … ``end`` - 1."""
+        """Return the range of indices in :attr:`partitions` that are in ``first`` … ``end`` - 1."""
         low = bisect.bisect_left(self.partitions, first)
         return low, bisect.bisect_left(self.partitions, end, low)
 
     def changed(self, low: int, high: int, rows: memoryview) -> int | None:
-        """The first of the partitions number ``low`` … ``high`` - 1 whose rows are not as they were; None: all are."""
+        """Return the first partition, of the indices ``low`` … ``high`` - 1, whose ``rows`` have changed, or None."""
         at = 0
         for number in range(low, high):
             stop = at + (self.starts[number + 1] - self.starts[number]) * ROW.itemsize
@@ -91,7 +92,7 @@ class Committed:
 
 
 def describe_rows(rows: Rows, rows_at: int) -> Run:
-    """The run whose ``rows``, sorted by partition, stand at ``rows_at`` in the index."""
+    """Return the run for ``rows``, which are sorted by partition and stored at ``rows_at`` in the index."""
     partitions, starts = np.unique(rows["partition"], return_index=True)
     stops = np.append(starts, len(rows)).astype(np.int64)
     payload = memoryview(rows.tobytes())
@@ -107,12 +108,12 @@ def describe_rows(rows: Rows, rows_at: int) -> Run:
 
 
 class Volume:
-    """The pair of files, open; :meth:`recover` must come before anything else. Writers take turns, readers need not.
+    """The pair of open files. Call :meth:`recover` first if they exist. Writing and reading are thread-safe.
 
     Args:
-        directory: theirs.
-        prepare: may put a file where ``data`` is going to be; without an index it is written over from its beginning.
-        on_growth: told by how many bytes the two become longer.
+        directory: the directory of the files.
+        prepare: may put an old file at the path of ``data``. Without an index, it is overwritten from the beginning.
+        on_growth: called with the number of bytes by which the files grow.
     """
 
     def __init__(
@@ -139,22 +140,22 @@ class Volume:
 
     @property
     def size(self) -> int:
-        """Bytes in both files."""
+        """The size of both files in bytes."""
         return self.data_end + self._index_end
 
     @property
     def data(self) -> Path:
-        """The file with the segments."""
+        """The path of the file with the segments."""
         return self.directory / "data"
 
     def retire(self) -> bool:
-        """Take no more data; whether nobody is in the middle of writing some, so that others may have the file."""
+        """Accept no more data; returns whether no write is in progress, so that the file can be reused."""
         with self._lock:
             self._retired = True
             return not self._writers
 
     def recover(self) -> Iterator[Run | Committed]:
-        """What the journal says, up to its first record that is not whole."""
+        """Yield the records of the journal, up to the first incomplete or damaged one."""
         size = os.fstat(self._index).st_size
         data_size = os.fstat(self._data).st_size
         while self._index_end + _RECORD.size <= size:
@@ -180,11 +181,11 @@ class Volume:
             yield run
 
     def write(self, pieces: Sequence[memoryview], size: int) -> int:
-        """Write ``size`` bytes of data, in ``pieces``; returns where they begin. Several may do this at a time.
+        """Write ``size`` bytes of data, given as ``pieces``; returns their offset. Several threads may write at once.
 
         Raises:
-            OSError: the disk's; the place stays unused.
-            MapUnknown: the shuffle is over.
+            OSError: the disk failed; the reserved range stays unused.
+            MapUnknown: the shuffle was released.
         """
         with self._lock:
             if self._retired:
@@ -201,12 +202,12 @@ class Volume:
         return offset
 
     def append_run(self, rows: Rows, overhead: int = 0) -> Run:
-        """Write down what was written: ``rows``, sorted by partition, with their offsets in the data.
+        """Append the record of a run to the index: ``rows``, sorted by partition, with their offsets in the data.
 
-        Each segment takes ``overhead`` bytes more there than its length.
+        Each segment takes ``overhead`` bytes more in the data than its length.
 
         Raises:
-            OSError: the disk's; nothing of the run counts then.
+            OSError: the disk failed; nothing of the run counts.
         """
         payload = rows.tobytes()
         end = int((rows["offset"] + rows["length"]).max()) + overhead
@@ -218,18 +219,18 @@ class Volume:
         return describe_rows(rows, at)
 
     def append_commit(self, committed: Committed) -> None:
-        """Write down that a map's segments count; raises :class:`OSError`."""
+        """Append the commit of a map to the index; raises :class:`OSError`."""
         record = _record(_COMMIT, committed.segments, 0, committed.map_id, committed.size)
         with self._lock:
             self._index_end = _write(self._index, [memoryview(record)], self._index_end)
         self._on_growth(len(record))
 
     def rows(self, run: Run, first: int, end: int) -> Rows:
-        """The rows of a run whose partitions are in ``first`` … ``end`` - 1, as they are in the index.
+        """Read the rows of a run whose partitions are in ``first`` … ``end`` - 1 from the index.
 
         Raises:
-            DiskFailed: the disk does not give them.
-            SegmentCorrupt: they are not as they were written.
+            DiskFailed: the disk cannot be read.
+            SegmentCorrupt: the rows have changed.
         """
         low, high = run.within(first, end)
         start, stop = run.starts[low], run.starts[high]
@@ -249,10 +250,10 @@ class Volume:
         return np.frombuffer(data, ROW)
 
     def read_into(self, view: memoryview, offset: int) -> int:
-        """Fill ``view`` with data from ``offset`` on; returns how much there was, less at the end of the file.
+        """Fill ``view`` with data from ``offset`` on; returns the bytes read, fewer at the end of the file.
 
         Raises:
-            DiskFailed: the disk does not give it.
+            DiskFailed: the disk cannot be read.
         """
         try:
             done = os.preadv(self._data, [view], offset)
@@ -266,7 +267,7 @@ class Volume:
         return done
 
     def __del__(self) -> None:
-        """Close the files, which a reader may use until it lets go of this object."""
+        """Close the files. Readers may use them until they drop their reference to this object."""
         for descriptor in (getattr(self, "_data", -1), getattr(self, "_index", -1)):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
@@ -278,7 +279,7 @@ def _record(kind: int, count: int, payload_crc: int, map_id: int, number: int) -
 
 
 def _write(descriptor: int, pieces: Sequence[memoryview], offset: int) -> int:
-    """Write ``pieces`` one after the other from ``offset`` on; returns where they end."""
+    """Write ``pieces`` back to back from ``offset`` on; returns the offset of their end."""
     for first in range(0, len(pieces), _IOV_MAX):
         batch = list(pieces[first : first + _IOV_MAX])
         while batch:
