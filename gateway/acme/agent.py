@@ -79,7 +79,7 @@ class AcmeAgent:
         self._config = config
         self._names = names
         self._tell = tell
-        self._attempt = attempt or self._in_process
+        self._attempt = attempt or self._in_subprocess
         self._clock = clock
         self._monotonic = monotonic
         self._not_before = float("-inf")
@@ -109,7 +109,7 @@ class AcmeAgent:
             _LOG.info("got a new certificate from %s", self._config.directory)
         self._tell(problem)
 
-    async def _in_process(self) -> str:
+    async def _in_subprocess(self) -> str:
         job = Job(home=str(self._home.root), config=self._config, names=self._names)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "sluice.gateway.acme.worker"),

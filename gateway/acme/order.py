@@ -363,9 +363,9 @@ def _remedy(code: str) -> str:
             return ""
 
 
-def _line(told: object) -> str:
-    """``told`` as one printable line, with control characters replaced."""
-    return printable(str(told)[:MAX_TOLD_CHARACTERS], " ")
+def _line(text: object) -> str:
+    """``text`` as one printable line, with control characters replaced."""
+    return printable(str(text)[:MAX_TOLD_CHARACTERS], " ")
 
 
 def chain_of(pem: bytes) -> tuple[x509.Certificate, ...]:

@@ -74,7 +74,7 @@ def renew(home: Home, config: AcmeConfig, names: tuple[str, ...], *, clock: Cloc
         ordering = Ordering(config, names, store, _serving(home, config), clock)
         try:
             chain, key = ordering.obtain()
-            _take(store, chain, key, names, clock())
+            _install(store, chain, key, names, clock())
         except SluiceError as error:
             store.keep_state(failed(state, str(error), ordering.retry_after, clock()))
             raise
@@ -92,7 +92,7 @@ def _serving(home: Home, config: AcmeConfig) -> Serves:
             )
         except (StoreError, msgspec.MsgspecError):
             return False
-        ask = _answered if challenge.kind == "http-01" else _shown
+        ask = _serves_http if challenge.kind == "http-01" else _serves_tls_alpn
         try:
             return ask((endpoint.host, endpoint.port), challenge)
         except (OSError, http.client.HTTPException, ValueError):
@@ -101,7 +101,7 @@ def _serving(home: Home, config: AcmeConfig) -> Serves:
     return serves
 
 
-def _answered(address: tuple[str, int], challenge: Challenge) -> bool:
+def _serves_http(address: tuple[str, int], challenge: Challenge) -> bool:
     connection = http.client.HTTPConnection(*address, timeout=CONNECT_SECONDS)
     try:
         connection.request("GET", challenge.path, headers={"Host": challenge.name})
@@ -112,7 +112,7 @@ def _answered(address: tuple[str, int], challenge: Challenge) -> bool:
         connection.close()
 
 
-def _shown(address: tuple[str, int], challenge: Challenge) -> bool:
+def _serves_tls_alpn(address: tuple[str, int], challenge: Challenge) -> bool:
     context = challenge_client_context([ACME_TLS_PROTOCOL])
     with (
         socket.create_connection(address, timeout=CONNECT_SECONDS) as plain,
@@ -125,7 +125,7 @@ def _shown(address: tuple[str, int], challenge: Challenge) -> bool:
     return any(each.critical and each.value == wanted for each in x509.load_der_x509_certificate(der).extensions)
 
 
-def _take(store: AcmeStore, pem: bytes, key: PrivateKey, names: tuple[str, ...], now: dt.datetime) -> None:
+def _install(store: AcmeStore, pem: bytes, key: PrivateKey, names: tuple[str, ...], now: dt.datetime) -> None:
     """Put the new certificate in use if it passes the checks for every gateway certificate."""
     from sluice.gateway.acme.order import chain_of
 

@@ -34,7 +34,7 @@ BEHIND = Gauge(
 )
 BEHIND_SINCE = Gauge(
     "sluice_audit_export_behind_since_seconds",
-    "Time of the first of these lines, in seconds since the epoch; 0: there is none.",
+    "Time of the first of these lines, in seconds since the epoch; 0 if there is none.",
     ["export"],
     registry=REGISTRY,
 )
@@ -49,13 +49,13 @@ FAILURES = Counter(
 )
 REJECTED = Counter(
     "sluice_audit_export_rejected_total",
-    "Messages that a collector has taken and rejected; they are not sent again.",
+    "Messages that a collector rejected permanently; they are not sent again.",
     ["export"],
     registry=REGISTRY,
 )
 LOG_REFUSED = Gauge(
     "sluice_audit_export_log_refused",
-    "1 while the audit log is not sent because it does not continue what was sent: replaced, cut off or damaged.",
+    "1 while the audit log is not sent because it does not continue what was sent: replaced, truncated or damaged.",
     ["export"],
     registry=REGISTRY,
 )
@@ -153,16 +153,16 @@ class Exporter:
 
     async def _save(self) -> None:
         if self._cursor is None:
-            self._cursor = self._saved = await _to_its_end(self._file.read)
+            self._cursor = self._saved = await _run_in_thread(self._file.read)
         elif self._saved != self._cursor:
-            await _to_its_end(partial(self._file.write, self._cursor))
+            await _run_in_thread(partial(self._file.write, self._cursor))
             self._saved = self._cursor
 
     async def _read(self, cursor: Cursor) -> Batch:
         if self._records is None:
             self._records = SignedRecords(self._directory, cursor, requests=self._requests)
         try:
-            batch = await _to_its_end(self._records.read)
+            batch = await _run_in_thread(self._records.read)
         except Exception as error:
             if isinstance(error, AuditLogError):
                 LOG_REFUSED.labels(self._name).set(1)
@@ -179,7 +179,7 @@ class Exporter:
     async def _observe(self) -> None:
         """Update the metrics that say how far the receiver is behind."""
         try:
-            end = await _to_its_end(partial(signed_end, self._directory))
+            end = await _run_in_thread(partial(signed_end, self._directory))
         except (SluiceError, OSError):
             return  # reading fails with the same error, and reports it
         arrived = 0 if self._cursor is None else self._cursor.lines
@@ -192,7 +192,7 @@ class Exporter:
         BEHIND_SINCE.labels(self._name).set(since)
 
 
-async def _to_its_end(act: Callable[[], _T]) -> _T:
+async def _run_in_thread(act: Callable[[], _T]) -> _T:
     """Run ``act`` in a thread. Cancellation takes effect only after it has finished, so nothing is left half done."""
     running = asyncio.ensure_future(asyncio.to_thread(act))
     try:

@@ -28,7 +28,7 @@ from sluice.gateway.errors import AuditLogError
 MAX_BATCH_MESSAGES = 500
 MAX_BATCH_BYTES = 512 << 10
 """A batch is complete once it has this many bytes. A line has at most 16 KiB."""
-_LOOKS = 3
+_READ_ATTEMPTS = 3
 """Read attempts: if a segment is closed during a read, its lines are in another file at the next attempt."""
 
 
@@ -106,13 +106,13 @@ class SignedRecords:
             if lines is None:
                 check = VerificationKey.read(self._directory / VERIFICATION_KEY).checker()
                 lines = LineReader(self._directory, self._cursor.state, check)
-            for _ in range(_LOOKS):
+            for _ in range(_READ_ATTEMPTS):
                 before = lines.state
                 for raw, record in lines.news(signed.sequence):
                     data = raw.removesuffix(b"\n")
                     at = Cursor(before.count, before.digest)
                     after = Cursor(lines.state.count, lines.state.digest)
-                    yield from self._of_line(record, data, at, after, skip)
+                    yield from self._messages_of(record, data, at, after, skip)
                     skip, before = 0, lines.state
                 if lines.state.count >= signed.sequence:
                     break
@@ -129,7 +129,7 @@ class SignedRecords:
                 )
             yield None
 
-    def _of_line(
+    def _messages_of(
         self, record: AuditRecord, data: bytes, at: Cursor, after: Cursor, skip: int
     ) -> Iterator[tuple[Message, Cursor]]:
         """The messages of one line, except for the first ``skip``."""

@@ -37,7 +37,7 @@ SEND_SECONDS = 30.0
 MAX_ANSWER_BYTES = 64 << 10
 MAX_TOKEN_BYTES = 16 << 10
 _CHUNK_BYTES = 64 << 10
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 class NotDelivered(GatewayError):
@@ -117,7 +117,7 @@ class HttpSender:
         except BodyTooLarge as error:
             raise NotDelivered(f"{self._url} sent an answer of more than {MAX_ANSWER_BYTES} bytes") from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise NotDelivered(f"{self._url} did not confirm: {_why(error)}") from error
+            raise NotDelivered(f"{self._url} did not confirm: {_error_text(error)}") from error
 
     def _body(self, messages: Sequence[Message]) -> tuple[bytes, str]:
         if self._otlp:
@@ -155,7 +155,7 @@ class SyslogSender:
                 f"{self._url} did not read to the end in time", "check that it closes connections after close_notify"
             ) from error
         except (OSError, EOFError) as error:
-            raise NotDelivered(f"{self._url} did not read to the end: {_why(error)}") from error
+            raise NotDelivered(f"{self._url} did not read to the end: {_error_text(error)}") from error
         return 0
 
 
@@ -216,7 +216,7 @@ class _TlsClient:
                 raise OSError(error, os.strerror(error))
             if not unsent and not unacknowledged:
                 return
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         raise EOFError("the receiver closed the connection")
 
     async def _until_done(self, step: Callable[[], object]) -> None:
@@ -250,5 +250,5 @@ def _token(path: Path) -> str:
     return token
 
 
-def _why(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return str(error)[:300] or type(error).__name__

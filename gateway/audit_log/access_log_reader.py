@@ -64,9 +64,9 @@ class AccessLogReader:
             # Of the other files, it is unknown which were read before the lost one. The newest one was not.
             before = AccessPosition(names[-1] if known.file else names[0], 0)
             if known.file:
-                return self._tell(gap("the access log that was being read is gone", known, before), known)
+                return self._append_gap(gap("the access log that was being read is gone", known, before), known)
         elif files[known.file].stat().st_size < known.offset:
-            return self._tell(gap("the access log was cut short", known, AccessPosition(known.file, 0)), known)
+            return self._append_gap(gap("the access log was cut short", known, AccessPosition(known.file, 0)), known)
         else:
             before = known
         place = names.index(before.file)
@@ -99,7 +99,7 @@ class AccessLogReader:
             raise AuditLogError(f"cannot delete {error.filename}: {error.strerror}") from error
         return place
 
-    def _tell(self, record: AuditRecord, known: AccessPosition) -> int:
+    def _append_gap(self, record: AuditRecord, known: AccessPosition) -> int:
         self.behind = True
         return 1 if self._log.append_all((record,), after=known) else 0
 

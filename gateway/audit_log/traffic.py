@@ -196,7 +196,7 @@ class TrafficCheck:
                 if self._reader.has_more():
                     raise AuditLogError(f"traffic-{number:09}.jsonl continues after its last line", "lines were added")
             elif (traffic.file, traffic.offset) != (number, end):
-                raise AuditLogError(f"audit log line {record.sequence} does not go on where the access log was")
+                raise AuditLogError(f"audit log line {record.sequence} does not continue the lines of the access log")
             self._last = traffic
             self.lines += traffic.lines
         return self._reader.read(record)

@@ -54,7 +54,7 @@ class Verified:
 
 
 @dataclass(slots=True)
-class _Look:
+class _Snapshot:
     """A snapshot of a log's files. Later writes are not part of it."""
 
     closed: list[Segment]
@@ -64,7 +64,7 @@ class _Look:
 
 
 @dataclass(frozen=True, slots=True)
-class _PassOn:
+class _Callbacks:
     """Passes records to the callbacks during verification."""
 
     visit: Callable[[AuditRecord], None] | None
@@ -112,19 +112,23 @@ def verify_log(
     if key_id and trusted.id != key_id.lower():
         raise AuditLogError(f"the key has id {trusted.id}, not {key_id[:64]}", "another key signed this log")
     check = trusted.checker()
-    with _look(directory) as look, contextlib.closing(TrafficCheck(directory)) as traffic:
-        look.kept += [each if isinstance(each, bytes) else read_bounded(each, MAX_LINE_BYTES) for each in checkpoints]
-        awaited = {one.sequence: one for one in _kept(look.kept, check)}
+    with _take_snapshot(directory) as snapshot, contextlib.closing(TrafficCheck(directory)) as traffic:
+        snapshot.kept += [
+            each if isinstance(each, bytes) else read_bounded(each, MAX_LINE_BYTES) for each in checkpoints
+        ]
+        awaited = {one.sequence: one for one in _kept(snapshot.kept, check)}
         reader = ChainReader(check)
-        pass_on = _PassOn(visit, progress, _last_sequence(look) or (look.closed[-1].last if look.closed else 0))
-        for segment in look.closed:
-            _check_segment(segment, reader, awaited, traffic, pass_on)
+        callbacks = _Callbacks(
+            visit, progress, _last_sequence(snapshot) or (snapshot.closed[-1].last if snapshot.closed else 0)
+        )
+        for segment in snapshot.closed:
+            _check_segment(segment, reader, awaited, traffic, callbacks)
         cut_short = 0
-        for raw in _current_lines(look):
+        for raw in _current_lines(snapshot):
             if not raw.endswith(b"\n"):
                 cut_short = len(raw)
                 break
-            _take(raw, reader, awaited, traffic, pass_on)
+            _take(raw, reader, awaited, traffic, callbacks)
     if awaited:
         farthest = max(awaited)
         raise AuditLogError(
@@ -135,7 +139,7 @@ def verify_log(
     if reader.state.count and reader.checkpoint is None:
         raise AuditLogError("the audit log has no checkpoint", "checkpoints were removed")
     return Verified(
-        reader.state, reader.unsigned, reader.checkpoint, trusted.id, len(look.closed), traffic.lines, cut_short
+        reader.state, reader.unsigned, reader.checkpoint, trusted.id, len(snapshot.closed), traffic.lines, cut_short
     )
 
 
@@ -145,17 +149,17 @@ def read_records(directory: Path, *, last: int | None = None) -> Iterator[AuditR
     An ``access`` record is replaced by the records of its lines. With ``last``, at least that many records from the
     end, without reading earlier segments.
     """
-    with _look(directory) as look, contextlib.closing(TrafficReader(directory)) as traffic:
-        closed = look.closed
+    with _take_snapshot(directory) as snapshot, contextlib.closing(TrafficReader(directory)) as traffic:
+        closed = snapshot.closed
         if last is not None:
-            end = _last_sequence(look) or (closed[-1].last if closed else 0)
+            end = _last_sequence(snapshot) or (closed[-1].last if closed else 0)
             closed = [segment for segment in closed if segment.last > end - last]
-        lines = itertools.chain(*(segment.lines() for segment in closed), _current_lines(look))
+        lines = itertools.chain(*(segment.lines() for segment in closed), _current_lines(snapshot))
         whole = (raw for raw in lines if raw.endswith(b"\n"))
         reader: ChainReader | None = None
         for raw in whole:
             if reader is None:
-                reader = ChainReader(None, _state_before(raw) if len(closed) < len(look.closed) else None)
+                reader = ChainReader(None, _state_before(raw) if len(closed) < len(snapshot.closed) else None)
             yield from told(reader.take(raw), traffic)
 
 
@@ -175,18 +179,18 @@ def _state_before(raw: bytes) -> ChainState:
     return ChainState(record.sequence - 1, record.previous)
 
 
-def _last_sequence(look: _Look) -> int:
+def _last_sequence(snapshot: _Snapshot) -> int:
     """Sequence number of the last complete line in the current segment; 0 if there is none."""
-    if look.current < 0:
+    if snapshot.current < 0:
         return 0
-    start = max(0, look.size - 2 * MAX_LINE_BYTES)
-    data = os.pread(look.current, look.size - start, start)
+    start = max(0, snapshot.size - 2 * MAX_LINE_BYTES)
+    data = os.pread(snapshot.current, snapshot.size - start, start)
     record = decode(data[: data.rfind(b"\n") + 1].rstrip(b"\n").rpartition(b"\n")[2])
     return 0 if record is None else record.sequence
 
 
 @contextlib.contextmanager
-def _look(directory: Path) -> Iterator[_Look]:
+def _take_snapshot(directory: Path) -> Iterator[_Snapshot]:
     """A snapshot of the files between two writes. Takes the writers' lock if it exists and may be opened."""
     lock = -1
     current = -1
@@ -199,17 +203,17 @@ def _look(directory: Path) -> Iterator[_Look]:
             closed = segments(directory)
             with contextlib.suppress(FileNotFoundError):
                 current = os.open(directory / CURRENT, os.O_RDONLY | os.O_CLOEXEC)
-            look = _Look(closed, current, os.fstat(current).st_size if current >= 0 else 0)
+            snapshot = _Snapshot(closed, current, os.fstat(current).st_size if current >= 0 else 0)
             with contextlib.suppress(FileNotFoundError):
-                look.kept.append((directory / CHECKPOINT).read_bytes()[: MAX_LINE_BYTES + 1])
+                snapshot.kept.append((directory / CHECKPOINT).read_bytes()[: MAX_LINE_BYTES + 1])
         except OSError as error:
             raise AuditLogError(f"cannot read the audit log in {directory}: {error.strerror}") from error
         finally:
             if lock >= 0:
                 os.close(lock)
-        if current < 0 and not closed and not look.kept:
+        if current < 0 and not closed and not snapshot.kept:
             raise AuditLogError(f"there is no audit log in {directory}", "check that an auth service has run here")
-        yield look
+        yield snapshot
     finally:
         if current >= 0:
             os.close(current)
@@ -221,7 +225,7 @@ def _kept(lines: Sequence[bytes], check: Check) -> Iterator[Checkpoint]:
 
 
 def _check_segment(
-    segment: Segment, reader: ChainReader, awaited: dict[int, Checkpoint], traffic: TrafficCheck, pass_on: _PassOn
+    segment: Segment, reader: ChainReader, awaited: dict[int, Checkpoint], traffic: TrafficCheck, callbacks: _Callbacks
 ) -> None:
     expected = reader.state.count + 1
     if segment.first > expected:
@@ -231,7 +235,7 @@ def _check_segment(
     if segment.first < expected:
         raise AuditLogError(f"audit log segment {segment.path.name} begins before line {expected}", "it was added")
     for raw in segment.lines():
-        _take(raw, reader, awaited, traffic, pass_on)
+        _take(raw, reader, awaited, traffic, callbacks)
     if reader.state.count != segment.last:
         raise AuditLogError(
             f"audit log segment {segment.path.name} ends with line {reader.state.count}", "its end was removed"
@@ -241,10 +245,10 @@ def _check_segment(
 
 
 def _take(
-    raw: bytes, reader: ChainReader, awaited: dict[int, Checkpoint], traffic: TrafficCheck, pass_on: _PassOn
+    raw: bytes, reader: ChainReader, awaited: dict[int, Checkpoint], traffic: TrafficCheck, callbacks: _Callbacks
 ) -> None:
     record = reader.take(raw)
-    pass_on.take(record, traffic.take(record))
+    callbacks.take(record, traffic.take(record))
     kept = awaited.pop(reader.state.count, None)
     if kept is not None and kept.digest != reader.state.digest:
         raise AuditLogError(
@@ -252,13 +256,13 @@ def _take(
         )
 
 
-def _current_lines(look: _Look) -> Iterator[bytes]:
-    if look.current < 0:
+def _current_lines(snapshot: _Snapshot) -> Iterator[bytes]:
+    if snapshot.current < 0:
         return
-    if look.size > MAX_READ_BYTES:
+    if snapshot.size > MAX_READ_BYTES:
         raise AuditLogError(f"the audit log's current segment is larger than {MAX_READ_BYTES} bytes")
-    left = look.size
-    with os.fdopen(os.dup(look.current), "rb") as file:
+    left = snapshot.size
+    with os.fdopen(os.dup(snapshot.current), "rb") as file:
         while left > 0 and (line := file.readline(min(left, MAX_LINE_BYTES + 1))):
             left -= len(line)
             yield line

@@ -50,11 +50,11 @@ class AuditWriter:
         """Append records for which no request waits; they are in the log on return. Raises :class:`AuditLogError`."""
         for begin in range(0, len(records), MAX_BATCH_RECORDS):
             batch = records[begin : begin + MAX_BATCH_RECORDS]
-            await self._beside(partial(self.log.append_all, batch))
+            await self._in_thread(partial(self.log.append_all, batch))
 
     async def event(self, kind: str, principal: str, detail: Mapping[str, object] | str = "") -> SignedRecord:
         """Record an administrative act, signed at once. Raises :class:`AuditLogError`."""
-        return await self._beside(lambda: self.log.event(kind, principal, detail))
+        return await self._in_thread(lambda: self.log.event(kind, principal, detail))
 
     async def close(self) -> None:
         """Write the waiting records and end the thread. The log stays open."""
@@ -84,7 +84,7 @@ class AuditWriter:
     async def _write_batch(self, batch: list[tuple[AuditRecord, asyncio.Future[None]]]) -> None:
         problem: Exception | None = None
         try:
-            await self._beside(lambda: self.log.append_all([record for record, _ in batch]))
+            await self._in_thread(lambda: self.log.append_all([record for record, _ in batch]))
         except RecordTooLarge:
             raise
         except Exception as error:  # noqa: BLE001  every waiting caller must be answered
@@ -92,7 +92,7 @@ class AuditWriter:
         for _, written in batch:
             _settle(written, problem)
 
-    async def _beside(self, act: Callable[[], _T]) -> _T:
+    async def _in_thread(self, act: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, act)
 
 

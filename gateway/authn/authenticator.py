@@ -54,7 +54,7 @@ class Presented:
     certificate: tuple[str, ...] = ()
 
 
-_PERHAPS_NEW = frozenset({Refusal.UNKNOWN, Refusal.NOT_ACCEPTED})
+_MAYBE_NOT_SYNCED = frozenset({Refusal.UNKNOWN, Refusal.NOT_ACCEPTED})
 """Refusals of a credential that another machine has issued and whose record has not arrived here yet."""
 
 
@@ -80,7 +80,7 @@ class Authenticator:
             return self._not_revoked(await self._find(presented))
         except Unauthenticated as error:
             # Another machine may just have issued the credential. Update the local files and try again.
-            if self.newer is None or error.refusal not in _PERHAPS_NEW:
+            if self.newer is None or error.refusal not in _MAYBE_NOT_SYNCED:
                 raise
         await self.newer()
         return self._not_revoked(await self._find(presented))

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from sluice.gateway.authz.routes import Route
 
 GATEWAY_OPERATIONS: Mapping[str, str] = {
-    "connect.use": "open a Spark Connect session through the gateway, and run whatever Spark can in it",
+    "connect.use": "open a Spark Connect session through the gateway, and run any Spark code in it",
     "sessions.list": "see who is signed in, and the limits of the gateway",
-    "sessions.revoke": "end sessions of anybody",
+    "sessions.revoke": "end sessions of any user",
     "tokens.list": "see all API tokens, but not their secrets",
-    "tokens.revoke": "revoke API tokens of anybody",
-    "audit_log.search": "search the audit log, and have its chain verified",
+    "tokens.revoke": "revoke API tokens of any user",
+    "audit_log.search": "search the audit log, and verify its chain",
     "certificates.list": "see authorities, issued certificates and rotations",
-    "certificates.revoke": "have the certificate of any process, job or user revoked",
+    "certificates.revoke": "revoke the certificate of any process, job or user",
 }
 """Operations without a REST route, with their descriptions."""
 

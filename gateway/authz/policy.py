@@ -131,7 +131,10 @@ class Policy:
         return {name: role.allow - role.deny for name, role in self.roles.items()}
 
     def role_admits(self) -> Mapping[str, frozenset[str]]:
-        """The operations that each role grants at all. A proxy may pass these to REST, which compares owners."""
+        """The operations that each role grants, even if for own jobs only.
+
+        A proxy may pass them to REST, which compares owners.
+        """
         owned = {name: role.allow_own & OWNED_OPERATIONS for name, role in self.roles.items()}
         return {name: (role.allow | owned[name]) - role.deny for name, role in self.roles.items()}
 

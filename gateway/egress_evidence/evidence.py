@@ -26,7 +26,7 @@ READ_BACK_RECORDS = 20_000
 
 ROWS = Counter(
     "sluice_egress_recorded_total",
-    "Rows about connections of jobs to the outside that went into the audit log, by decision.",
+    "Rows about external connections of jobs that were recorded in the audit log, by decision.",
     ["decision"],
     registry=REGISTRY,
 )
