@@ -1,7 +1,7 @@
 """The history of a job for the next leader: attempts, exceptions, executors, and the counters of its restart strategy.
 
 Each job has one entry in the HA storage and one pointer; both are replaced as a whole. The size is bounded because each
-part is (``runtime.jobmanager.attempt.history_log``, ``runtime.jobmanager.exceptions``), and by
+part is (``runtime.jobmanager.attempt.decisions.history_log``, ``runtime.jobmanager.exceptions``), and by
 :data:`MAX_HISTORY_BYTES`. The history is informational: an unreadable one counts as empty, and does not fail the job.
 """
 
