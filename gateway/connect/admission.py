@@ -47,7 +47,7 @@ class Admission:
             with self._streams.entered(who):
                 yield who
         except StreamEnded as error:
-            raise GRPCError(Status.UNAUTHENTICATED, "the credential is no longer valid") from error
+            raise GRPCError(Status.UNAUTHENTICATED, "the credential is not valid any more") from error
         finally:
             self._calls[who.name] -= 1
             if not self._calls[who.name]:
