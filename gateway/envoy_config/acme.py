@@ -1,10 +1,10 @@
-"""How Envoy answers an ACME server that validates the gateway's names (RFC 8555, 8; RFC 8737).
+"""Envoy's answers to an ACME server that validates the gateway's names (RFC 8555 section 8, RFC 8737).
 
-tls-alpn-01: filter chains for clients that offer ``acme-tls/1``. They show the challenge's certificate, speak that
-protocol and no other, and end the connection after the handshake: nobody reaches HTTP there.
+tls-alpn-01: filter chains for clients that offer ``acme-tls/1``. They present the challenge certificate, support only
+this protocol, and close the connection after the handshake, so no client reaches HTTP through them.
 
-http-01: a listener without TLS, the only one of all. It has routes for the challenges of the moment, whose answers are
-in the routes themselves, and no cluster: there is nothing that a request could be passed to.
+http-01: the only listener without TLS. Its routes contain the responses to the current challenges, and it has no
+cluster, so it cannot forward any request.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from sluice.gateway.upstreams import ACME_ROUTES, ACME_SECRET, acme_secret, loca
 from sluice.pki.x509 import ACME_TLS_PROTOCOL
 
 ACME_HTTP = "acme-http-01"
-"""Name of the listener for http-01."""
+"""Name of the http-01 listener."""
 NOWHERE = "acme-nowhere"
-"""A cluster without an endpoint: what a connection of a validation is for."""
+"""A cluster without endpoints, the destination of validation connections."""
 
 HTTP_SECONDS = 5.0
-"""For the headers, the request, and a pause on a connection."""
+"""Timeout for the headers, for the request, and for an idle connection."""
 MAX_HTTP_CONNECTIONS = 64
-"""A validation takes one for each vantage point of the server."""
+"""A validation uses one connection for each vantage point of the ACME server."""
 HTTP_BUFFER_BYTES = 16 << 10
 
 _HCM = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -36,9 +36,10 @@ _ROUTER = "envoy.extensions.filters.http.router.v3.Router"
 
 
 def with_tls_challenges(listener: dict[str, Any], config: GatewayConfig) -> dict[str, Any]:
-    """The edge listener (TCP) with a filter chain for validations of each name, and one for all other clients.
+    """The edge listener (TCP) with one validation filter chain per name, and one for all other ``acme-tls/1`` clients.
 
-    They are there all the time, so that offering the protocol never leads to HTTP: only their certificates change.
+    The chains exist all the time and only their certificates change, so a client that offers the protocol never
+    reaches HTTP.
     """
     if config.acme is None or config.acme.challenge != "tls-alpn-01":
         return listener
@@ -49,17 +50,17 @@ def with_tls_challenges(listener: dict[str, Any], config: GatewayConfig) -> dict
 
 
 def _tls_chain(first: dict[str, Any], secret: str, match: Mapping[str, object]) -> dict[str, Any]:
-    """``first`` with another certificate, and with nothing behind it."""
+    """A copy of ``first`` with another certificate, without HTTP."""
     chain = copy.deepcopy(first)
     chain["name"] = secret
     chain["filter_chain_match"] = {**match, "application_protocols": [ACME_TLS_PROTOCOL]}
     tls = chain["transport_socket"]["typed_config"]["common_tls_context"]
     tls["alpn_protocols"] = [ACME_TLS_PROTOCOL]
     tls["tls_certificate_sds_secret_configs"] = [secret_source(secret)]
-    # No client has a reason to show a certificate here.
+    # No client has a reason to present a certificate here.
     del tls["validation_context_sds_secret_config"]
     chain["filters"] = [
-        # Connects to nowhere, once the handshake is done, which ends the connection (RFC 8737, 3).
+        # After the handshake, the proxy finds no endpoint and closes the connection (RFC 8737 section 3).
         extension(
             "envoy.filters.network.tcp_proxy",
             _TCP_PROXY,
@@ -73,14 +74,14 @@ def _tls_chain(first: dict[str, Any], secret: str, match: Mapping[str, object]) 
 
 
 def acme_clusters(config: GatewayConfig) -> list[dict[str, object]]:
-    """The cluster without an endpoint, if the chains need it."""
+    """The cluster without endpoints, if the challenge is tls-alpn-01."""
     if config.acme is None or config.acme.challenge != "tls-alpn-01":
         return []
     return [{"name": NOWHERE, "type": "STATIC", "load_assignment": {"cluster_name": NOWHERE}}]
 
 
 def http_challenge_listeners(config: GatewayConfig) -> dict[str, dict[str, Any]]:
-    """The listener for http-01, by name; none unless that was chosen."""
+    """The http-01 listener by name; empty unless http-01 is configured."""
     if config.acme is None or config.acme.challenge != "http-01":
         return {}
     manager = typed(
@@ -101,7 +102,7 @@ def http_challenge_listeners(config: GatewayConfig) -> dict[str, dict[str, Any]]
             "max_headers_count": 64,
             "headers_with_underscores_action": "REJECT_REQUEST",
         },
-        # Neither normalized nor merged: a challenge has one spelling, and every other one is not found.
+        # No path normalization and no merging of slashes: a challenge path has one spelling, all others get 404.
         rds={"route_config_name": ACME_ROUTES, "config_source": local_source()},
         http_filters=[extension("envoy.filters.http.router", _ROUTER)],
     )
@@ -113,7 +114,7 @@ def http_challenge_listeners(config: GatewayConfig) -> dict[str, dict[str, Any]]
         },
         "enable_reuse_port": False,
         "per_connection_buffer_limit_bytes": HTTP_BUFFER_BYTES,
-        # Its connections shut out nobody from the gateway.
+        # Its connections do not count against the limit of the gateway.
         "ignore_global_conn_limit": True,
         "filter_chains": [
             {"filters": [limit, {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
@@ -123,9 +124,9 @@ def http_challenge_listeners(config: GatewayConfig) -> dict[str, dict[str, Any]]
 
 
 def http_challenge_routes(answers: Mapping[str, Mapping[str, str]]) -> dict[str, object]:
-    """The routes of that listener: name -> path -> body. Everything else is not found.
+    """The routes of the http-01 listener, from name -> path -> body. All other requests get 404.
 
-    The answer is plain text, as it goes out: no route leads anywhere, and none redirects.
+    Responses are plain text. No route forwards or redirects.
     """
     hosts = [
         {

@@ -1,6 +1,7 @@
-"""The certificate of another authority: a second filter chain, for clients that ask for one of the gateway's names.
+"""A second filter chain with another authority's certificate, for clients that send one of the gateway's names (SNI).
 
-Who connects by address, or asks for another name or none, gets the edge authority's certificate in the first chain.
+Clients that connect by address, or send another name or none, get the edge authority's certificate from the first
+chain.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ _INSPECTOR = extension("tls", "envoy.extensions.filters.listener.tls_inspector.v
 
 
 def with_certificate_file(listener: dict[str, Any], config: GatewayConfig) -> dict[str, Any]:
-    """The listener with a copy of its filter chain for ``config.server_names``; only the certificate is another.
+    """The listener with a copy of its filter chain for ``config.server_names``, which differs only in the certificate.
 
-    QUIC knows the name by itself; over TCP it is read from the ClientHello.
+    Over TCP, a listener filter reads the name from the ClientHello; QUIC needs no such filter.
     """
     if not config.has_named_certificate:
         return listener
@@ -36,5 +37,5 @@ def with_certificate_file(listener: dict[str, Any], config: GatewayConfig) -> di
 
 
 def _timeout(chain: dict[str, Any]) -> object:
-    """As long as the whole handshake may take. Who has sent no hello by then is disconnected."""
+    """The timeout of the whole handshake. Clients that have sent no ClientHello by then are disconnected."""
     return chain["transport_socket_connect_timeout"]

@@ -1,4 +1,4 @@
-"""Headers that a proxy carries between the client and the auth service when it asks whether a request may go on."""
+"""Headers that a proxy passes between the client and the auth service in an authorization check."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CHECK_HEADERS = (
     CSRF_HEADER,
     CERTIFICATE_HEADER,
 )
-"""Headers of the held request that Envoy must pass on with its question."""
+"""Request headers that Envoy must include in the check request."""
 REFUSAL_HEADERS = ("www-authenticate", "content-type", "content-security-policy", "location", "cache-control")
-"""Headers of an answer that is no 200, which Envoy must pass on to the caller."""
+"""Headers of a check response other than 200 that Envoy must pass to the client."""
 SUCCESS_HEADERS = ("set-cookie",)
-"""Headers of an answer 200 that Envoy must add to the response which the caller gets."""
+"""Headers of a check response with status 200 that Envoy must add to the response to the client."""

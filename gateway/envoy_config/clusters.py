@@ -1,4 +1,4 @@
-"""The clusters: the auth service, REST, and the relay for Spark Connect."""
+"""The upstream clusters: the auth service, REST, and the Spark Connect relay."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sluice.gateway.upstreams import Legs, cluster
 
 REST_CONNECT_TIMEOUT_SECONDS = 5.0
 MAX_REST_REQUESTS = 256
-"""Connections to REST and requests under way there; more are refused with 503."""
+"""Maximum number of connections and of concurrent requests to REST; more are refused with 503."""
 BUFFER_BYTES = 256 << 10
 MAX_AUTH_RETRIES = 1024
-"""Questions that are asked again at the same time; Envoy's own limit is 3."""
+"""Maximum number of concurrent retries of authorization checks; Envoy's default is 3."""
 
 
 def edge_clusters(config: GatewayConfig, trust_domain: str, legs: Legs) -> list[dict[str, object]]:
-    """CDS, in JSON."""
+    """The clusters for CDS, in JSON."""
     lifetime = seconds(config.max_upstream_seconds)
     limits = {
         "max_connections": MAX_REST_REQUESTS,
@@ -31,8 +31,8 @@ def edge_clusters(config: GatewayConfig, trust_domain: str, legs: Legs) -> list[
             connect_timeout=seconds(config.authorization_timeout),
             max_connection_duration=lifetime,
             replicas=legs.more_auth,
-            # None is left out after failures: by then it has been started again, and the next to end may be the one
-            # that is left.
+            # No outlier detection: by the time Envoy ejects a failed auth service, it has been restarted, and the
+            # remaining one may be the next to fail.
             circuit_breakers={"thresholds": [{"max_retries": MAX_AUTH_RETRIES}] if legs.more_auth else []},
         ),
         cluster(

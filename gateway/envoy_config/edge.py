@@ -1,4 +1,4 @@
-"""Envoy's complete configuration except secrets, assembled from its parts."""
+"""Assembles Envoy's complete configuration, except secrets."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class EdgeInputs:
 
     Attributes:
         listener_source: ``envoy/listener.jsonc``.
-        routes: what REST publishes.
-        collector: where spans go; None: nothing is traced.
-        egress: the way out of jobs, with the mode that holds.
+        routes: the routes that REST publishes.
+        collector: the destination of spans; None when tracing is off.
+        egress: the egress settings of jobs, with the effective mode.
     """
 
     config: GatewayConfig
@@ -45,7 +45,7 @@ class EdgeInputs:
 
 
 def edge_documents(inputs: EdgeInputs) -> dict[str, dict[str, dict[str, object]]]:
-    """Clusters, listener and routes in JSON, by kind and name. There is no secret in them."""
+    """Clusters, listeners and routes in JSON, by kind and name. They contain no secrets."""
     listeners = {EDGE: edge_listener(inputs.listener_source, inputs.config, inputs.collector)}
     if inputs.config.http3:
         listeners[EDGE_QUIC] = quic_listener(listeners[EDGE], inputs.config)
@@ -68,7 +68,7 @@ def edge_documents(inputs: EdgeInputs) -> dict[str, dict[str, dict[str, object]]
 
 
 def edge_resources(documents: Mapping[str, Mapping[str, Mapping[str, object]]]) -> dict[str, Resources]:
-    """As messages; raises :class:`~sluice.core.xds.messages.XdsError` for what Envoy could not read."""
+    """The documents as messages; raises :class:`~sluice.core.xds.messages.XdsError` when Envoy could not read one."""
     return {
         kind: Resources.of({name: from_json(kind, document) for name, document in by_name.items()})
         for kind, by_name in documents.items()
@@ -76,6 +76,6 @@ def edge_resources(documents: Mapping[str, Mapping[str, Mapping[str, object]]]) 
 
 
 def extension_resources(jwks: Mapping[str, object], revoked: Iterable[tuple[str, str]]) -> dict[str, Resources]:
-    """Configuration that also counts on open connections: the keys of passes, and revocations as (kind, id) pairs."""
+    """Filter configuration that also applies to open connections: keys of passes, and revoked (kind, id) pairs."""
     passes = from_json(EXTENSION, pass_filter(json.dumps(jwks)))
     return {EXTENSION: Resources.of({PASS: passes, REVOCATIONS: revocation_filter(revoked)})}

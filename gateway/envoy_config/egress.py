@@ -1,11 +1,11 @@
-"""The way out of jobs: a listener for their CONNECT requests, and what becomes of a connection that is allowed.
+"""The egress gateway of jobs: a listener for CONNECT requests, and the path of an allowed connection.
 
-1. The listener demands the certificate of a job's process. The auth service decides about each CONNECT, and tells the
-   address to connect to, which it has resolved and checked: nothing is resolved again, so a name that is bound to
-   another address meanwhile gains nothing.
-2. What is sent in the tunnel goes through a listener inside of Envoy. It looks into the first bytes: TLS must show the
-   name that was asked for (SNI), a request of plain HTTP must be for that host.
-3. From there to exactly the address that was checked.
+1. The listener requires the client certificate of a job's process. The auth service decides about each CONNECT and
+   returns the address to connect to, which it has resolved and checked. Envoy does not resolve the name again, which
+   prevents DNS rebinding.
+2. The tunnel's data passes an internal listener of Envoy, which inspects the first bytes: TLS must have the requested
+   name as its SNI, and plain HTTP requests must be for the requested host.
+3. The internal listener connects to exactly the checked address.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from sluice.gateway.upstreams import XDS_CLUSTER, common_tls_context
 EGRESS = "egress"
 """Name of the listener."""
 INTERNAL_LISTENER_HEADER = "x-sluice-egress"
-"""In the auth service's answer: which of the inner listeners goes on; a client's own is removed."""
+"""Header of the auth service's response that selects the internal listener; removed from client requests."""
 UPSTREAM = "egress-upstream"
-"""The cluster of all destinations."""
+"""The cluster for all destinations."""
 NOWHERE = "egress-nowhere"
-"""A cluster without an endpoint."""
+"""A cluster without endpoints."""
 
 AUTHORIZATION_SECONDS = 10.0
-"""How long the auth service may take, which asks REST and the DNS."""
+"""Timeout of the auth service, which queries REST and the DNS."""
 HANDSHAKE_SECONDS = 10.0
 CONNECT_SECONDS = 10.0
 DELAYED_CLOSE_SECONDS = 0.2
-"""For who is refused to read why."""
+"""Time for a refused client to read the reason."""
 BUFFER_BYTES = 1 << 20
 
 _HCM = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -52,12 +52,12 @@ NO_EGRESS = EgressConfig(mode=EgressSetting.OFF)
 
 
 def is_on(config: EgressConfig) -> bool:
-    """Whether there is a way out for jobs at all."""
+    """Whether the egress gateway is on."""
     return config.mode in {EgressSetting.ENFORCE, EgressSetting.AUDIT}
 
 
 def egress_listeners(config: EgressConfig, trust_domain: str, *, shared: bool = False) -> dict[str, dict[str, object]]:
-    """The listener for jobs and the three inside, by name; none when there is no way out.
+    """The egress listener and the three internal listeners, by name; empty when the egress gateway is off.
 
     ``shared``: several Envoys of one machine listen on the same port.
     """
@@ -72,7 +72,7 @@ def egress_listeners(config: EgressConfig, trust_domain: str, *, shared: bool = 
 
 
 def egress_clusters(config: EgressConfig) -> list[dict[str, object]]:
-    """The clusters of the inner listeners, and of the destinations."""
+    """The clusters of the internal listeners, and of the destinations."""
     if not is_on(config):
         return []
     most = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), config.max_connections)
@@ -85,7 +85,7 @@ def egress_clusters(config: EgressConfig) -> list[dict[str, object]]:
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
         "circuit_breakers": limits,
         "upstream_connection_options": {"tcp_keepalive": {}},
-        # A connection belongs to one job: what it has authenticated itself for, no other job may use.
+        # Connections are never shared between jobs: a job may have authenticated itself on its connection.
         "connection_pool_per_downstream_connection": True,
         "typed_extension_protocol_options": {
             _HTTP_OPTIONS: typed(
@@ -104,7 +104,7 @@ def _listener(config: EgressConfig, trust_domain: str, *, shared: bool) -> dict[
         "address": {"socket_address": {"address": config.host, "port_value": config.port}},
         "enable_reuse_port": shared,
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
-        # Connections of jobs have a limit of their own: they shut out nobody from the gateway.
+        # Connections of jobs have their own limit and do not count against the limit of the gateway.
         "ignore_global_conn_limit": True,
         "filter_chains": [
             {
@@ -142,7 +142,7 @@ def _connection_manager(config: EgressConfig) -> dict[str, object]:
         stat_prefix=EGRESS,
         server_name="sluice",
         codec_type="HTTP1",
-        http_protocol_options={"accept_http_10": True},  # as Python's http.client asks
+        http_protocol_options={"accept_http_10": True},  # Python's http.client sends CONNECT with HTTP/1.0
         use_remote_address=True,
         skip_xff_append=True,
         early_header_mutation_extensions=[
@@ -169,7 +169,8 @@ def _connection_manager(config: EgressConfig) -> dict[str, object]:
             ),
             extension("envoy.filters.http.router", _ROUTER, suppress_envoy_headers=True),
         ],
-        # Until the auth service has answered, the route leads nowhere; without any, Envoy would not ask it.
+        # Before the auth service has answered, the last route applies, whose cluster has no endpoints. Without a
+        # route, Envoy would not call the auth service at all.
         route_config={
             "name": EGRESS,
             "virtual_hosts": [

@@ -1,7 +1,8 @@
-"""Listeners inside of Envoy that look into the first bytes of a tunnel, and what they know of its CONNECT request.
+"""Envoy's internal listeners, which inspect the first bytes of a tunnel.
 
-Filter states carry what the auth service has answered; only Envoy writes them. ``tls``: TLS with the right name alone;
-``auto``: also HTTP for the right host, and bytes that are neither; ``tcp``: anything, for servers that speak first.
+Filter state carries facts about the CONNECT request from the auth service's response; only Envoy writes it. The kinds
+are ``tls``: only TLS with the requested name; ``auto``: also HTTP for the requested host, and other protocols; ``tcp``:
+any protocol, for servers that send the first bytes.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from sluice.gateway.envoy_config.egress_log import host_log, tunnel_log
 from sluice.gateway.envoy_config.json_values import extension, seconds
 
 INTERNAL_LISTENERS = ("tls", "auto", "tcp")
-"""Which of the listeners the auth service may choose; the name of each is its kind behind ``egress-``."""
+"""The kinds that the auth service can select. A listener's name is ``egress-`` and its kind."""
 TUNNEL_METADATA = ("authority", "job", "process", "owner", "rule", "host", "sni")
-"""What the auth service tells of a tunnel besides the address."""
+"""Facts about a tunnel in the auth service's response, besides the address."""
 FIRST_BYTES_SECONDS = 30.0
-"""How long a job may wait before it sends something; a server that speaks first needs ``tcp``."""
+"""How long a job may wait before it sends its first bytes; a server that sends first needs ``tcp``."""
 UNENFORCED_FIRST_BYTES_SECONDS = 1.0
-"""The same where nothing is refused for what is sent: then the server may speak first."""
+"""The same when mismatches are not refused. After this time the server may send first."""
 
 _METADATA = "envoy.filters.http.ext_authz"
 _ADDRESS = "envoy.network.transport_socket.original_dst_address"
@@ -29,7 +30,7 @@ _INTERNAL = "envoy.extensions.transport_sockets.internal_upstream.v3.InternalUps
 
 
 def filter_states() -> list[dict[str, object]]:
-    """The filter states of a tunnel, from the auth service's answer; without an address there is nowhere to go."""
+    """The filter state of a tunnel, from the auth service's response. Without an address Envoy cannot connect."""
     return [
         _state(_ADDRESS, f"%DYNAMIC_METADATA({_METADATA}:address)%"),
         *(_state(_key(fact), f"%DYNAMIC_METADATA({_METADATA}:{fact})%", "envoy.string") for fact in TUNNEL_METADATA),
@@ -38,7 +39,7 @@ def filter_states() -> list[dict[str, object]]:
 
 
 def internal_cluster(kind: str) -> dict[str, object]:
-    """The way from the listener for jobs to the one inside."""
+    """The cluster that leads from the egress listener to the internal listener ``kind``."""
     name = f"egress-{kind}"
     internal = {"envoy_internal_address": {"server_listener_name": name}}
     return {
@@ -57,7 +58,7 @@ def internal_cluster(kind: str) -> dict[str, object]:
 
 
 def internal_listener(kind: str, upstream: str, *, idle: float, longest: float, enforced: bool) -> dict[str, object]:
-    """The inner listener ``kind``; not ``enforced``: mismatches are recorded only. Times in seconds."""
+    """The internal listener ``kind``. Without ``enforced``, mismatches are only recorded. Times in seconds."""
     forward = extension(
         "envoy.filters.network.tcp_proxy",
         _TCP_PROXY,
@@ -77,7 +78,7 @@ def internal_listener(kind: str, upstream: str, *, idle: float, longest: float, 
     if kind == "tcp":
         chains.append({"name": "bytes", "filters": [forward]})
     elif kind == "auto" or not enforced:
-        # The same transport protocol as that of HTTP: of those with another one Envoy does not look at the rest.
+        # Has the same transport protocol as the HTTP chain: Envoy matches it before the application protocols.
         raw = {"transport_protocol": "raw_buffer"}
         chains.append({"name": "bytes", "filter_chain_match": raw, "filters": [forward]})
     inspectors = [
@@ -97,7 +98,7 @@ def internal_listener(kind: str, upstream: str, *, idle: float, longest: float, 
 
 
 def _same_name(*, enforced: bool) -> dict[str, object]:
-    """The server name of the TLS handshake is the name of the CONNECT request; for an address there is none."""
+    """Requires that the SNI equals the name of the CONNECT request; for an address there must be no SNI."""
     shown = _call("bytes", _select("connection", "requested_server_name"))
     return extension(
         "envoy.filters.network.rbac",
@@ -108,9 +109,9 @@ def _same_name(*, enforced: bool) -> dict[str, object]:
 
 
 def _plain_http(upstream: str, *, idle: float, longest: float, enforced: bool) -> dict[str, object]:
-    """Requests of plain HTTP, each of which must be for the host of the CONNECT request."""
+    """Plain HTTP; each request must be for the host of the CONNECT request."""
     asked = _call("bytes", _select("request", "host"))
-    # The port may be left out, and is not taken away: it may be part of what a job has signed, as for S3.
+    # The port is optional and never stripped: the Host header may be part of a signed request, as with S3.
     same = (_call("_==_", asked, _fact(fact)) for fact in ("host", "authority"))
     rules = _rules("host", _call("_||_", *same))
     return extension(

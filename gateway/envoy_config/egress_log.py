@@ -1,6 +1,6 @@
-"""Lines of the access log about connections of jobs to destinations outside: one for each CONNECT request.
+"""Access log lines for outgoing connections of jobs: one line per CONNECT request.
 
-Refused ones are written by the listener for jobs, at once; allowed ones by the listener inside, when they end.
+The egress listener logs refused requests at once; an internal listener logs allowed connections when they end.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from sluice.gateway.envoy_config.json_values import extension
 
 ACCESS_LOG_FILE = "access/access.jsonl"
-"""Relative to the home, in which Envoy runs: this server may be on another machine."""
+"""Relative to the home, Envoy's working directory, because this server may run on another machine."""
 EGRESS_OPERATION = "egress.connect"
 
 _FILE = "envoy.extensions.access_loggers.file.v3.FileAccessLog"
 _TOLD = "envoy.filters.http.ext_authz"
 _WOULD = "%DYNAMIC_METADATA(envoy.filters.network.rbac:shadow_engine_result)%"
-"""In mode ``audit``: what would have become of it."""
+"""In mode ``audit``: the result that enforcement would have had."""
 _COMMON: Mapping[str, str] = {
     "time": "%START_TIME(%Y-%m-%dT%H:%M:%S.%3fZ)%",
     "operation": EGRESS_OPERATION,
@@ -29,7 +29,7 @@ _COMMON: Mapping[str, str] = {
 
 
 def refused_log() -> dict[str, object]:
-    """CONNECT requests that were not let through, and what was no CONNECT request."""
+    """Log of refused CONNECT requests, and of requests with another method."""
     fields = {
         **_COMMON,
         "method": "%REQ(:METHOD)%",
@@ -49,12 +49,12 @@ def refused_log() -> dict[str, object]:
 
 
 def tunnel_log(facts: Mapping[str, str]) -> dict[str, object]:
-    """Connections that were let through, once they have ended; ``facts`` are known of their CONNECT request."""
+    """Log of allowed connections, written when they end; ``facts`` are the facts about the CONNECT request."""
     return _file({**_COMMON, **_of(facts), "server_name": "%REQUESTED_SERVER_NAME%", "status": "200", "would": _WOULD})
 
 
 def host_log(facts: Mapping[str, str]) -> dict[str, object]:
-    """Requests of plain HTTP in a tunnel that were for another host."""
+    """Log of plain HTTP requests in a tunnel that were for another host."""
     fields = {**_COMMON, **_of(facts), "server_name": "%REQ(:AUTHORITY)%", "decision": "deny", "status": "403"}
     denied = {
         "filter": "envoy.filters.http.rbac",

@@ -1,12 +1,12 @@
-"""The HTTP filters, in the order in which a request meets them.
+"""The HTTP filters, in the order in which they process a request.
 
-1. A pass (bearer or cookie) is verified by Envoy itself; what is in it becomes metadata and headers.
-2. Whoever is revoked is refused; the list comes by ECDS, so that it counts on open connections too.
-3. Nobody asks for more than the limits, least of all the auth service.
-4. The text of a pass in a cookie is laid aside: it is what REST checks again.
-5. Without a pass that tells all, the auth service decides (opaque tokens, certificates, passes without a sole role).
-6. Where an operation depends on more than the role, the auth service decides for pass holders, too.
-7. Only what the policy grants the role, or the auth service has granted, goes on. Default: nothing.
+1. Envoy verifies a pass (bearer or cookie) and copies its claims to metadata and headers.
+2. Refuses revoked callers; the revocations come by ECDS, so they also apply to open connections.
+3. Rate limits, before the auth service, which they protect too.
+4. Saves the text of a pass in a cookie for REST, which verifies it again.
+5. Without a pass that has a sole role, the auth service decides (opaque tokens, certificates, other passes).
+6. Where an operation depends on more than the role, the auth service decides for passes with a sole role, too.
+7. Allows what the policy grants to the role, or what the auth service has granted. Denies by default.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sluice.gateway.envoy_config.limits import rate_limit
 from sluice.pki.assertions import HEADER as ASSERTION, PASS_SCHEME
 
 PASS_CACHE_SIZE = 1000
-"""Verified passes that each worker remembers."""
+"""Number of verified passes that each worker caches."""
 
 JWT_NAMESPACE = "envoy.filters.http.jwt_authn"
 EXT_AUTHZ_NAMESPACE = "envoy.filters.http.ext_authz"
@@ -36,9 +36,9 @@ ASK_ALWAYS = "ask-always"
 AUTHORIZATION = "authorization"
 REVOCATIONS = "revocations"
 PASS = "pass"  # noqa: S105  the name of a filter
-"""Names of filters; routes configure them by name."""
+"""Names of filters; routes refer to these names."""
 ROLE_PASS = "role-pass"  # noqa: S105  likewise
-"""The requirement of routes for passes whose role tells all."""
+"""The JWT requirement of routes for passes with a sole role."""
 
 _JWT_AUTHN = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication"
 _JWT_AUTHN_PER_ROUTE = "envoy.extensions.filters.http.jwt_authn.v3.PerRouteConfig"
@@ -51,8 +51,12 @@ _ROLE_IN_PASS = [{"key": "pass"}, {"key": "role"}]
 
 
 def http_filters(config: GatewayConfig) -> list[dict[str, object]]:
-    """All of them. Two come by ECDS and change on open connections; a changed listener would not, and drains them."""
-    # A pass whose role tells all it may do: nobody else needs to be asked.
+    """All HTTP filters.
+
+    Two of them come by ECDS, so changes apply to open connections at once. A changed listener would drain the
+    connections instead.
+    """
+    # For a pass with a sole role, the auth service need not be asked.
     no_sole_role = {"filter": JWT_NAMESPACE, "path": _ROLE_IN_PASS, "value": {"present_match": True}, "invert": True}
     sole_role = {"filter": JWT_NAMESPACE, "path": _ROLE_IN_PASS, "value": {"present_match": True}}
     return [
@@ -63,7 +67,7 @@ def http_filters(config: GatewayConfig) -> list[dict[str, object]]:
         {**extension(COOKIE, _HEADER_TO_METADATA), "disabled": True},
         _ext_authz(ASK, config, no_sole_role),
         {**_ext_authz(ASK_ALWAYS, config, sole_role), "disabled": True},
-        # No policy of its own: what no route allows is refused.
+        # Without a policy here, every request that no route allows is refused.
         extension(AUTHORIZATION, _RBAC, rules={"action": "ALLOW", "policies": {}}),
         extension(
             "envoy.filters.http.router",
@@ -74,15 +78,15 @@ def http_filters(config: GatewayConfig) -> list[dict[str, object]]:
 
 
 def decided_by_pass(roles: Iterable[str], operation: str) -> Mapping[str, object]:
-    """Per route, for what shows a pass with a role: it is good and has one of these roles, or gets no further.
+    """Per route, for requests with a pass that has a sole role: the pass must be valid and have one of ``roles``.
 
-    Nobody is asked here, so the filters that ask are not even made; and nobody needs all that is in the pass, so its
-    role is a header, which no client can write, and the rest is not copied.
+    The auth service is not asked, so its filter is disabled for speed. The role is compared as a header, which clients
+    cannot write; the other claims are not copied to metadata.
     """
     by_pass: list[dict[str, object]] = [
         {"header": {"name": ROLE, "string_match": {"exact": role}}} for role in sorted(roles)
     ]
-    # Without a role nobody: an empty list of principals would be an error of the configuration.
+    # If no role is granted: Envoy rejects a configuration with an empty list of principals.
     nobody: dict[str, object] = {"not_id": {"any": True}}
     policy = {"permissions": [{"any": True}], "principals": by_pass or [nobody]}
     return {
@@ -93,13 +97,14 @@ def decided_by_pass(roles: Iterable[str], operation: str) -> Mapping[str, object
 
 
 def granted_to(roles: Iterable[str], operation: str) -> dict[str, object]:
-    """Per route: pass holders of these roles, and whom the auth service has granted exactly this operation.
+    """Per route: allows passes with one of these roles, and requests for which the auth service granted ``operation``.
 
-    That Envoy and the auth service mean the same operation is compared, too: they read the request separately.
+    Envoy and the auth service parse the request separately, so the filter also compares that both found the same
+    operation.
     """
     by_pass = [_metadata(JWT_NAMESPACE, _ROLE_IN_PASS, role) for role in sorted(roles)]
     granted = _metadata(EXT_AUTHZ_NAMESPACE, [{"key": OPERATION}], operation)
-    # Until the auth service answers, the header for REST has what the client sent: a secret that REST must never see.
+    # Until the auth service answers, the header for REST holds the client's credential, which REST must never see.
     own = {"header": {"name": ASSERTION, "string_match": {"prefix": PASS_SCHEME}, "invert_match": True}}
     by_service = {"and_ids": {"ids": [granted, own]}}
     principals = {"or_ids": {"ids": [*by_pass, by_service]}}
@@ -108,12 +113,12 @@ def granted_to(roles: Iterable[str], operation: str) -> dict[str, object]:
 
 
 def asked_always() -> dict[str, object]:
-    """Per route: the auth service decides even about those whose pass tells their role."""
+    """Per route: the auth service also decides about passes with a sole role."""
     return typed(_EXT_AUTHZ_PER_ROUTE, check_settings={})
 
 
 def open_route() -> Mapping[str, object]:
-    """Per route: for everybody, with or without credentials; what is behind must decide by itself."""
+    """Per route: open to all callers, with or without credentials; the upstream must authorize them itself."""
     return {
         ASK: typed(_EXT_AUTHZ_PER_ROUTE, disabled=True),
         REVOCATIONS: typed(_RBAC_PER_ROUTE),
@@ -122,19 +127,19 @@ def open_route() -> Mapping[str, object]:
 
 
 def authenticated_route() -> Mapping[str, object]:
-    """Per route: for every authenticated principal, with any role."""
+    """Per route: open to every authenticated principal, whatever its roles."""
     return {AUTHORIZATION: typed(_RBAC_PER_ROUTE)}
 
 
 def pass_filter(jwks: str) -> dict[str, object]:
-    """Filter 1, from the key set of passes in JSON."""
+    """Filter 1: verifies passes with this key set (JSON)."""
     common = {
         "issuer": ISSUER,
         "audiences": [AUDIENCE],
         "require_expiration": True,
         "clock_skew_seconds": LEEWAY_SECONDS,
         "local_jwks": {"inline_string": jwks},
-        # The auth service reads the pass again where it is asked; routes take it out before REST.
+        # Kept for the auth service, which reads the pass again; routes remove it before REST.
         "forward": True,
         "from_headers": [{"name": "authorization", "value_prefix": "Bearer "}],
         "claim_to_headers": [
@@ -146,7 +151,7 @@ def pass_filter(jwks: str) -> dict[str, object]:
         "jwt_cache_config": {"jwt_cache_size": PASS_CACHE_SIZE},
     }
     any_pass = {**common, "from_cookies": [PASS_COOKIE], "payload_in_metadata": "pass"}
-    # Failed is as good as missing: filter 5 asks the auth service, which tells the caller why not.
+    # An invalid pass counts as missing: filter 5 asks the auth service, which tells the caller the reason.
     either = [{"provider_name": PASS}, {"allow_missing_or_failed": {}}]
     return extension(
         PASS,
@@ -158,7 +163,7 @@ def pass_filter(jwks: str) -> dict[str, object]:
 
 
 def pass_from_cookie() -> dict[str, object]:
-    """Per route: the pass of the cookie is laid aside as metadata, for the header that REST reads."""
+    """Per route: saves the pass of the cookie as metadata, for the header that REST reads."""
     rule = {
         "cookie": PASS_COOKIE,
         "on_header_present": {"metadata_namespace": ROUTE_NAMESPACE, "key": "pass", "type": "STRING"},
@@ -182,7 +187,7 @@ def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> 
                 "cluster": "auth",
                 "timeout": seconds(config.authorization_timeout),
             },
-            # A decision changes nothing, and may be made twice. Half of the time, for one that hangs.
+            # Decisions are idempotent and may be retried. Each try gets half of the time, in case a service hangs.
             **(
                 {"retry_policy": retrying(NOT_ANSWERED, try_seconds=config.authorization_timeout / 2)}
                 if config.has_several_auth_services
@@ -192,7 +197,7 @@ def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> 
                 "allowed_upstream_headers": {"patterns": [{"prefix": "x-sluice-"}, {"exact": TRACEPARENT_HEADER}]},
                 "allowed_client_headers": {"patterns": [{"exact": header} for header in REFUSAL_HEADERS]},
                 "allowed_client_headers_on_success": {"patterns": [{"exact": header} for header in SUCCESS_HEADERS]},
-                # Metadata cannot come from outside, whatever headers are called.
+                # Unlike headers, clients cannot write metadata.
                 "dynamic_metadata_from_headers": {"patterns": [{"exact": OPERATION}]},
             },
         },

@@ -1,4 +1,4 @@
-"""Headers that mean something inside: none of them is believed from outside."""
+"""Headers with a meaning inside the cluster. They are never accepted from clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sluice.gateway.credentials import CSRF_HEADER
 from sluice.pki.assertions import HEADER as ASSERTION
 
 REMOVED_PREFIXES = ("x-sluice-", "x-forwarded-", "x-envoy-", "x-accel-")
-"""Request headers that only the gateway itself may write; matched without regard to case."""
+"""Prefixes of request headers that only the gateway may write; matched case-insensitively."""
 REMOVED_HEADERS = (
     "forwarded",
     "true-client-ip",
@@ -24,32 +24,32 @@ REMOVED_HEADERS = (
     "x-request-id",
     "x-rewrite-url",
 )
-"""Request headers that some server somewhere believes instead of the request itself."""
+"""Request headers that some servers trust more than the request itself."""
 
 PRINCIPAL = "x-sluice-principal"
 CREDENTIAL = "x-sluice-credential"
 PASS_ID = "x-sluice-pass-id"  # noqa: S105  the name of a header
 ROLE = "x-sluice-role"
-"""The one role of a verified pass that tells all it may do."""
+"""The sole role of a verified pass."""
 OPERATION = "x-sluice-operation"
 REQUEST_ID = "x-sluice-request-id"
 """Headers that Envoy and the auth service write for each other and for REST."""
 CLIENT_CERTIFICATE = "x-forwarded-client-cert"
 NOT_FROM_CLIENTS = (PRINCIPAL, CREDENTIAL, PASS_ID, ROLE, OPERATION, REQUEST_ID)
-"""Those of them that are taken out of a request before REST gets it, unless the gateway has written them."""
+"""The headers that are removed from a request before REST gets it, unless the gateway wrote them."""
 
 
 def header_mutations() -> list[dict[str, object]]:
-    """Take out every header a client could use to pass for someone or something else; write the true address.
+    """Remove every header that a client could use to impersonate another caller; write the client's real address.
 
-    Envoy itself would write its own address for a client on the same machine.
+    For a client on the same machine, Envoy would write its own address by default.
     """
     by_prefix: list[dict[str, object]] = [
         {"remove_on_match": {"key_matcher": _beginning_with(prefix)}} for prefix in REMOVED_PREFIXES
     ]
     by_name: list[dict[str, object]] = [{"remove": name} for name in REMOVED_HEADERS]
     address = {"key": "x-forwarded-for", "value": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%"}
-    # What REST reads. If it is a verified pass, it stays; else the auth service writes something of its own over it.
+    # The header that REST reads. A verified pass stays in it; otherwise the auth service overwrites it.
     credential = {"key": ASSERTION, "value": "%REQ(authorization)%"}
     written: list[dict[str, object]] = [
         {"append": {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}
@@ -59,10 +59,10 @@ def header_mutations() -> list[dict[str, object]]:
 
 
 def _beginning_with(prefix: str) -> dict[str, object]:
-    """A match of all names with this prefix but the one that clients do send, the CSRF token's."""
+    """A match of all names with this prefix, except the CSRF header, which clients send."""
     if not CSRF_HEADER.startswith(prefix):
         return {"prefix": prefix, "ignore_case": True}
     spared = CSRF_HEADER.removeprefix(prefix)
-    # RE2 cannot say "not this word": so it is something else at its first letter, at its second, …, or goes on.
+    # RE2 has no negative lookahead: match names that differ at the first letter, at the second, …, or are longer.
     others = [f"{spared[:index]}([^{letter}].*)?" for index, letter in enumerate(spared)]
     return {"safe_regex": {"regex": f"(?i){prefix}({'|'.join([*others, f'{spared}.+'])})"}}

@@ -1,6 +1,6 @@
-"""HTTP/3 by choice: a second listener on the same port number of UDP, made from the one for TCP.
+"""Optional HTTP/3: a second listener on the same port number over UDP, derived from the TCP listener.
 
-Filters, routes, limits and the certificate are the same; what differs is what QUIC has instead of TCP and TLS records.
+Filters, routes, limits and the certificate are the same; only the QUIC transport differs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sluice.gateway.envoy_config.json_values import seconds, typed
 EDGE_QUIC = "edge-quic"
 """Name of the listener."""
 ALT_SVC_SECONDS = 3600
-"""How long a client may remember that there is HTTP/3."""
+"""How long a client may remember that HTTP/3 is available."""
 
 _TRANSPORT = "envoy.extensions.transport_sockets.quic.v3.QuicDownstreamTransport"
 _HTTPS_PORT = 443
@@ -23,17 +23,17 @@ _RELIABLE_ONLY = ("transport_socket_connect_timeout",)
 
 
 def quic_listener(edge: dict[str, Any], config: GatewayConfig) -> dict[str, object]:
-    """The listener in JSON, from that for TCP.
+    """The QUIC listener in JSON, derived from the TCP listener ``edge``.
 
-    - No early data: a request in it could be sent again by whoever saw it.
-    - No client certificates: Envoy does not ask for them over QUIC. Who has one uses TCP.
-    - No migration: limits by address would count for an address that the client has left.
+    - No early data (0-RTT): an attacker could replay a request in it.
+    - No client certificates: Envoy does not request them over QUIC. Clients with a certificate use TCP.
+    - No connection migration: rate limits per address would apply to an address that the client has left.
     """
     listener = copy.deepcopy(edge)
     listener["name"] = EDGE_QUIC
     listener["address"]["socket_address"]["protocol"] = "UDP"
-    # One socket for each worker, or packets would reach workers that know nothing of their connection. That nobody else
-    # has the port is what the listener for TCP, and the look before the start, see to.
+    # Each worker needs its own socket, or packets would reach workers that do not know their connection. The TCP
+    # listener and the port check before the start ensure that no other process uses the port.
     listener["enable_reuse_port"] = True
     listener["udp_listener_config"] = {
         "quic_options": {
@@ -51,7 +51,7 @@ def quic_listener(edge: dict[str, Any], config: GatewayConfig) -> dict[str, obje
     common = tls["common_tls_context"]
     common["alpn_protocols"] = ["h3"]
     del common["validation_context_sds_secret_config"]
-    # QUIC is TLS 1.3 (RFC 9001 section 4.2), whatever is allowed over TCP.
+    # QUIC requires TLS 1.3 (RFC 9001 section 4.2), even when TCP allows TLS 1.2.
     common["tls_params"] = {"tls_minimum_protocol_version": "TLSv1_3", "tls_maximum_protocol_version": "TLSv1_3"}
     chain["transport_socket"] = {
         "name": "envoy.transport_sockets.quic",
@@ -65,12 +65,12 @@ def quic_listener(edge: dict[str, Any], config: GatewayConfig) -> dict[str, obje
 
 
 def alternative_service(config: GatewayConfig) -> str:
-    """The value of ``alt-svc`` (RFC 7838): HTTP/3 on the port that clients see."""
+    """The value of ``alt-svc`` (RFC 7838): HTTP/3 on the port that clients connect to."""
     return f'h3=":{urlsplit(config.origin).port or _HTTPS_PORT}"; ma={ALT_SVC_SECONDS}'
 
 
 def _streams(edge: dict[str, Any]) -> dict[str, object]:
-    """The limits of HTTP/2, in the words of QUIC."""
+    """The HTTP/2 limits as QUIC protocol options."""
     limits: dict[str, object] = edge["filter_chains"][0]["filters"][0]["typed_config"]["http2_protocol_options"]
     return dict(limits)
 

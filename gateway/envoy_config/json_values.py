@@ -1,20 +1,20 @@
-"""Small values of Envoy's configuration in JSON."""
+"""Small helpers for Envoy's configuration in JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 FROM_XDS: Mapping[str, object] = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
-"""From our xDS server, however long it takes."""
+"""The source for resources from our xDS server; Envoy waits for them without a timeout."""
 
 
 RETRIES = 3
 BACK_OFF = "0.010s"
 MAX_BACK_OFF_SECONDS = 0.05
 NOT_SENT = "connect-failure,refused-stream,reset-before-request"
-"""The request has reached nobody."""
+"""Retry conditions for requests that no upstream has received."""
 NOT_ANSWERED = "connect-failure,refused-stream,reset,5xx"
-"""There was no answer, or the one who was asked cannot answer now: for requests that may be done twice."""
+"""Retry conditions for idempotent requests: no response, or an upstream that is currently unable to respond."""
 
 
 def seconds(value: float) -> str:
@@ -23,7 +23,7 @@ def seconds(value: float) -> str:
 
 
 def typed(type_name: str, **fields: object) -> dict[str, object]:
-    """The configuration of an extension, as an Any."""
+    """The configuration of an extension, as an ``Any``."""
     return {"@type": f"type.googleapis.com/{type_name}", **fields}
 
 
@@ -33,10 +33,10 @@ def extension(name: str, type_name: str, **fields: object) -> dict[str, object]:
 
 
 def retrying(retry_on: str, *, try_seconds: float = MAX_BACK_OFF_SECONDS) -> dict[str, object]:
-    """Try again at another endpoint, soon, when ``retry_on`` says so: for routes and for the questions of filters.
+    """Retry with a short backoff at another endpoint on ``retry_on``, for routes and for calls of filters.
 
-    Of a filter's questions the longest pause is also how long one try may take (Envoy has no setting of its own for
-    it): ``try_seconds``.
+    For calls of filters, Envoy also uses the maximum backoff as the timeout of one try (there is no separate setting):
+    ``try_seconds``.
     """
     previous = extension(
         "envoy.retry_host_predicates.previous_hosts",
@@ -52,5 +52,5 @@ def retrying(retry_on: str, *, try_seconds: float = MAX_BACK_OFF_SECONDS) -> dic
 
 
 def exact_header(name: str, value: str) -> dict[str, object]:
-    """A route's condition: the header has this value."""
+    """A route condition: the header has exactly this value."""
     return {"name": name, "string_match": {"exact": value}}

@@ -1,6 +1,6 @@
-"""How much one client may ask for: token buckets in Envoy's memory, for each address and for each principal.
+"""Rate limits: token buckets in Envoy's memory, one per client address and one per principal.
 
-The buckets of clients that were seen longest ago go when there are too many, so memory is bounded.
+The number of buckets is bounded; the least recently used ones are evicted.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from sluice.gateway.envoy_config.json_values import extension
 
 RATE_LIMIT = "rate-limit"
 MAX_BUCKETS = 10_000
-"""Addresses and principals that are remembered."""
+"""Maximum number of addresses and principals with a bucket."""
 BURST_SECONDS = 2.0
-"""How much may come at once: what is allowed in this time."""
+"""Size of a burst, as the time in which its requests would be allowed."""
 _FILL_SECONDS = 0.1
 _UNLIMITED = 1_000_000_000
 
 
 def rate_limit(config: GatewayConfig) -> list[dict[str, object]]:
-    """The filter; none when nothing is limited."""
+    """The rate limit filter; empty when no limit is configured."""
     limits: list[tuple[dict[str, object], str, float]] = [
         ({"remote_address": {}}, "remote_address", config.address_requests_per_second),
         (
@@ -28,7 +28,7 @@ def rate_limit(config: GatewayConfig) -> list[dict[str, object]]:
             config.principal_requests_per_second,
         ),
     ]
-    # Of several Envoys each has its share: together they let no more pass than one would, wherever it comes in.
+    # Each of several Envoys gets an equal share, so that together they allow no more than one Envoy would.
     wanted = [(action, key, rate / (config.envoys * config.envoy_machines)) for action, key, rate in limits if rate > 0]
     if not wanted:
         return []
@@ -38,13 +38,13 @@ def rate_limit(config: GatewayConfig) -> list[dict[str, object]]:
             RATE_LIMIT,
             "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
             stat_prefix="edge",
-            # For what matches no bucket below; there is nothing like that.
+            # The default bucket is required, but every request matches a descriptor below.
             token_bucket=_bucket(_UNLIMITED),
             always_consume_default_token_bucket=False,
             filter_enabled=always,
             filter_enforced=always,
             rate_limits=[{"actions": [action]} for action, _, _ in wanted],
-            # An entry without a value: each value has a bucket of its own.
+            # An entry without a value: Envoy creates a bucket for each value.
             descriptors=[{"entries": [{"key": key}], "token_bucket": _bucket(rate)} for _, key, rate in wanted],
             max_dynamic_descriptors=MAX_BUCKETS,
         )

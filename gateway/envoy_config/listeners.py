@@ -1,4 +1,4 @@
-"""The edge listener: TLS, HTTP and their limits, from ``envoy/listener.jsonc``."""
+"""The edge listener: TLS, HTTP and their limits, built from ``envoy/listener.jsonc``."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ TLS_1_2_CIPHERS = (
     "ECDHE-RSA-AES256-GCM-SHA384",
     "ECDHE-RSA-CHACHA20-POLY1305",
 )
-"""Where version 1.2 is allowed: forward secrecy and AEAD, nothing else (RFC 9325 section 4.2)."""
+"""Cipher suites when TLS 1.2 is allowed: only forward secrecy with AEAD (RFC 9325 section 4.2)."""
 
 
 def edge_listener(source: object, config: GatewayConfig, collector: Collector | None = None) -> dict[str, object]:
-    """The listener in JSON; spans go to ``collector``."""
+    """The edge listener in JSON; spans go to ``collector``."""
     listener = fill(
         source,
         {
@@ -61,7 +61,7 @@ def edge_listener(source: object, config: GatewayConfig, collector: Collector | 
 
 
 def log_fields() -> Mapping[str, object]:
-    """One line of the access log: the path without its query, which may hold what should not be in a log."""
+    """The fields of an access log line. The path has no query, because a query may contain secrets."""
     return {
         "time": "%START_TIME(%Y-%m-%dT%H:%M:%S.%3fZ)%",
         "request_id": "%REQ(X-REQUEST-ID)%",
@@ -73,7 +73,7 @@ def log_fields() -> Mapping[str, object]:
         "credential": f"%REQ({CREDENTIAL})%",
         "pass_id": f"%REQ({PASS_ID})%",
         "roles": f"%REQ({ROLE})%",
-        # What Envoy itself decided (allowed, denied, nothing), and whether the auth service had decided before.
+        # Envoy's own decision (allowed, denied or none), and whether the auth service had decided before.
         "decision": "%DYNAMIC_METADATA(envoy.filters.http.rbac:enforced_engine_result)%",
         "asked": "%DYNAMIC_METADATA(envoy.filters.http.ext_authz:x-sluice-operation)%",
         "status": "%RESPONSE_CODE%",

@@ -1,4 +1,4 @@
-"""Envoy's own answers: problem documents, and pages for people, that tell nothing about what is behind them."""
+"""Envoy's local replies: problem documents and HTML pages, which reveal nothing about the upstreams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluice.gateway.problem import CONTENT_TYPE, problem
 from sluice.gateway.problem_page import POLICY, POLICY_HEADER, problem_page
 
 DENIED_PATH = "/auth/denied"
-"""Of the auth service, which knows why."""
+"""A path of the auth service, which knows the reason of a refusal."""
 
 LOCAL_DETAILS = {
     400: "The request is not valid HTTP for this gateway.",
@@ -29,7 +29,7 @@ LOCAL_DETAILS = {
 
 
 def local_replies() -> dict[str, object]:
-    """Envoy's own answers; those of the auth service, which judges in the same way who gets a page, keep their body."""
+    """Envoy's local replies. Responses of the auth service, which selects HTML by the same rule, keep their body."""
     refused: list[dict[str, object]] = [{"response_flag_filter": {"flags": ["UAEX"]}}, _status_filter("LE", 499)]
     from_auth = [
         {
@@ -56,9 +56,10 @@ def local_replies() -> dict[str, object]:
 
 
 def _to_sign_in() -> dict[str, object]:
-    """A person at a page, whom Envoy refuses by the pass in a cookie: the auth service says what is the matter.
+    """Redirects a browser navigation that Envoy refused because of its pass cookie to the auth service.
 
-    Whose session was revoked is led to the sign-in page; who is not allowed is told so. Programs get the problem.
+    The auth service shows the sign-in page when the session was revoked, or says that the user lacks permission.
+    Programs get the problem document.
     """
     looks: list[dict[str, object]] = [
         {"name": ":method", "string_match": {"exact": "GET"}},
@@ -80,7 +81,7 @@ def _to_sign_in() -> dict[str, object]:
 
 
 _HTML = "text/html; charset=utf-8"
-# In place of the policy of what is no page, under which a browser does not load the style.
+# Replaces the default policy, under which a browser would not load the style sheet.
 _PAGE_POLICY = {
     "header": {"key": POLICY_HEADER, "value": POLICY},
     "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
@@ -89,7 +90,7 @@ _PEOPLE: tuple[dict[str, object], ...] = (
     {"header_filter": {"header": {"name": "accept", "string_match": {"contains": "text/html"}}}},
     {"header_filter": {"header": {"name": "authorization", "present_match": True, "invert_match": True}}},
 )
-"""As :func:`sluice.gateway.problem_page.wants_page` has it."""
+"""The conditions of :func:`sluice.gateway.problem_page.wants_page`."""
 
 
 def _all_of(*filters: dict[str, object]) -> dict[str, object]:

@@ -1,6 +1,6 @@
-"""Revocations for Envoy's RBAC filter (ECDS): maps of ids, so that thousands cost no more than one.
+"""Revocations for Envoy's RBAC filter (ECDS): maps of ids, so a lookup among thousands is as fast as among one.
 
-Matched are headers that only filter 1 writes: metadata cannot be the input of such a map (it would never match).
+The maps match headers that only filter 1 writes, because metadata as the input of such a map never matches.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ HEADER_OF_KIND: Mapping[str, str] = {
     "certificate": CREDENTIAL,
     "user": PRINCIPAL,
 }
-"""Kind of a revocation -> the header in which the id stands."""
+"""Kind of a revocation -> the header that contains the id."""
 
 
 def revocation_filter(revoked: Iterable[tuple[str, str]]) -> Message:
-    """The resource, from (kind, id) pairs; messages are made directly, as JSON would take ten times as long."""
+    """The resource, from (kind, id) pairs. Builds messages directly, because JSON would take ten times as long."""
     ids: dict[str, set[str]] = {}
     for kind, identifier in revoked:
         ids.setdefault(HEADER_OF_KIND[kind], set()).add(identifier)
@@ -44,7 +44,7 @@ def revocation_filter(revoked: Iterable[tuple[str, str]]) -> Message:
 
 
 def _either(header: str, ids: Iterable[str], otherwise: Message) -> Message:
-    """Refused when ``header`` has one of ``ids``, else as ``otherwise`` says."""
+    """Deny when ``header`` has one of ``ids``; otherwise apply ``otherwise``."""
     denied = _action("revoked", "DENY")
     chosen = message_class(_ON_MATCH)()
     chosen.matcher.CopyFrom(

@@ -1,4 +1,4 @@
-"""The routes: one for each operation that REST publishes, and what the policy says about it."""
+"""The routes: for each operation that REST publishes, routes with the policy's decision about it."""
 
 from __future__ import annotations
 
@@ -29,27 +29,29 @@ from sluice.gateway.envoy_config.json_values import NOT_ANSWERED, NOT_SENT, exac
 from sluice.pki.assertions import HEADER as ASSERTION, PASS_SCHEME
 
 REMOVED_TOWARDS_REST = ("authorization", "proxy-authorization", "cookie", CLIENT_CERTIFICATE)
-"""Secrets end here: REST gets the principal, never the credential."""
+"""Headers with credentials, removed before REST: it gets the principal, never the credential."""
 
 NO_OPERATION = "none"
 """An operation that no policy grants."""
 MAX_AUTH_REQUEST_BYTES = 64 << 10
-"""Forms and tokens are small."""
+"""Maximum body size of requests to the auth service; forms and tokens are small."""
 DISCOVERY_PATH = "/.well-known/openid-configuration"
 TOKEN_KEYS_PATH = "/.well-known/jwks.json"  # noqa: S105  a path
 DISCOVERY_PATHS = (DISCOVERY_PATH, TOKEN_KEYS_PATH)
-"""What everybody may read: OpenID Connect discovery of the trust domain."""
+"""Paths that need no credentials: OpenID Connect discovery of the trust domain."""
 _Condition = Mapping[str, object]
 _WITH_PASS_COOKIE: _Condition = {"name": "cookie", "string_match": {"contains": f"{PASS_COOKIE}="}}
 
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """The part of the policy that Envoy decides by.
+    """The part of the policy that Envoy enforces.
 
     Attributes:
-        roles: role -> operations it grants, if only for one's own: REST reads in the pass which of them, and compares.
-        policy: its digest. Passes of another policy say something else about owners, and are asked about.
+        roles: role -> operations that it grants, including those granted on own resources only; REST reads in the pass
+            which ones these are, and compares the owner.
+        policy: the digest of the policy. Passes of another policy may have other owner rules, so Envoy asks the auth
+            service about them.
     """
 
     roles: Mapping[str, AbstractSet[str]]
@@ -61,19 +63,19 @@ class Grants:
 
     @property
     def with_pass(self) -> _Condition:
-        """Shows a pass of this policy whose role tells all."""
+        """Condition: the request has a pass with a sole role, issued under this policy."""
         prefix = f"{PASS_SCHEME}{role_pass_prefix(self.policy)}"
         return {"name": "authorization", "string_match": {"prefix": prefix}}
 
     @property
     def with_cookie(self) -> _Condition:
-        """Shows such a pass in the cookie; one of them, or there is a refusal before."""
+        """Condition: the request has such a pass in a cookie. Requests with two are refused by an earlier route."""
         text = f"{PASS_COOKIE}={role_pass_prefix(self.policy)}"
         return {"name": "cookie", "string_match": {"contains": text}}
 
 
 def route_configuration(config: GatewayConfig, published: tuple[Route, ...], grants: Grants) -> dict[str, object]:
-    """RDS: the resource ``edge``, in JSON."""
+    """The resource ``edge`` for RDS, in JSON."""
     routes: list[dict[str, object]] = [
         *_preflight(config),
         *_auth_routes(config),
@@ -94,7 +96,7 @@ def route_configuration(config: GatewayConfig, published: tuple[Route, ...], gra
         "virtual_hosts": [
             {
                 "name": "cluster",
-                # Only names the certificate has: a foreign Host (DNS rebinding) reaches nothing.
+                # Only the names in the certificate: a request for another Host (DNS rebinding) reaches nothing.
                 "domains": domains(config),
                 "response_headers_to_add": _response_headers(config),
                 "routes": routes,
@@ -106,16 +108,16 @@ def route_configuration(config: GatewayConfig, published: tuple[Route, ...], gra
 
 
 def domains(config: GatewayConfig) -> list[str]:
-    """Hosts that are served: the names and addresses of the edge certificate."""
+    """The served hosts: names and addresses of the edge certificate."""
     names = dict.fromkeys([*config.server_names, config.host, "127.0.0.1"])
     return [url_host(name) for name in names]
 
 
 def _refusals(config: GatewayConfig) -> list[dict[str, object]]:
-    """Refusals that need no look at the body.
+    """Refusals that depend on the headers only.
 
-    Bodies are streamed, never buffered, so their size must be known from ``Content-Length``
-    (RFC 9110 section 15.5.12 allows to insist); the HTTP codecs hold the client to what it declared.
+    Bodies are streamed, never buffered, so ``Content-Length`` must declare their size (RFC 9110 section 15.5.12 allows
+    a server to require it); the HTTP codecs enforce the declared length.
     """
     too_large: _Condition = {
         "name": "content-length",
@@ -124,7 +126,7 @@ def _refusals(config: GatewayConfig) -> list[dict[str, object]]:
     undeclared: _Condition = {"name": "content-length", "present_match": True, "invert_match": True}
     sends_body: _Condition = {"name": ":method", "string_match": {"safe_regex": {"regex": "POST|PUT"}}}
     chunked: _Condition = {"name": "transfer-encoding", "present_match": True}
-    # Two credentials could be two people: the one that is checked here, and the one that REST reads.
+    # Two credentials could name two principals: one that Envoy checks, and another that REST reads.
     bearer_too: _Condition = {"name": "authorization", "present_match": True}
     twice: _Condition = {
         "name": "cookie",
@@ -147,7 +149,7 @@ def _refusals(config: GatewayConfig) -> list[dict[str, object]]:
 
 
 def _direct(status: int, headers: Sequence[Mapping[str, object]] = ()) -> dict[str, object]:
-    """Envoy's own answer for authenticated principals."""
+    """A direct response of Envoy, for authenticated principals."""
     match: dict[str, object] = {"prefix": "/"}
     if headers:
         match["headers"] = list(headers)
@@ -159,7 +161,7 @@ def _direct(status: int, headers: Sequence[Mapping[str, object]] = ()) -> dict[s
 
 
 def _auth_routes(config: GatewayConfig) -> list[dict[str, object]]:
-    """Logging in, exchanging, logging out: the auth service itself, which is not asked about itself."""
+    """Sign-in, exchange and sign-out: requests to the auth service itself, without an authorization check."""
     too_large = {"name": "content-length", "range_match": {"start": MAX_AUTH_REQUEST_BYTES + 1, "end": 2**63 - 1}}
     refusal: dict[str, object] = {
         "match": {"path_separated_prefix": "/auth", "headers": [too_large]},
@@ -170,7 +172,7 @@ def _auth_routes(config: GatewayConfig) -> list[dict[str, object]]:
     if not config.has_several_auth_services:
         return [refusal, everything]
     reads = exact_header(":method", "GET")
-    # Of several auth services one may die before it has answered; what reads, or only makes a token, is asked again.
+    # One of several auth services may die before it responds: retry reads, and exchanges, which only issue a token.
     return [
         refusal,
         _to_auth(config, {"path_separated_prefix": "/auth", "headers": [reads]}, NOT_ANSWERED),
@@ -192,7 +194,7 @@ def _to_auth(
 
 
 def _discovery_routes(config: GatewayConfig) -> list[dict[str, object]]:
-    """The keys of jobs' tokens: for everybody, without credentials; Envoy's limits for an address count."""
+    """Discovery and keys of jobs' tokens: open to all callers without credentials, with the rate limit per address."""
     read: _Condition = {"name": ":method", "string_match": {"safe_regex": {"regex": "GET|HEAD"}}}
     return [
         _to_auth(config, {"path": path, "headers": [read]}, NOT_ANSWERED, REMOVED_TOWARDS_REST)
@@ -201,10 +203,10 @@ def _discovery_routes(config: GatewayConfig) -> list[dict[str, object]]:
 
 
 def _operation_routes(config: GatewayConfig, route: Route, grants: Grants) -> list[dict[str, object]]:
-    """To read: one for passes in cookies, one for other passes, whose role tells all, one for everybody else.
+    """For reads, three routes: for sole-role passes in cookies, for other sole-role passes, and for all other callers.
 
-    About what changes something the auth service is always asked: it compares the CSRF token of whoever came with a
-    cookie, and signs for this one request, where a pass would do for many.
+    For writes, Envoy always asks the auth service, which compares the CSRF token of callers with a cookie, and signs an
+    assertion for this one request, while a pass would be valid for many.
     """
     asked = _to_rest(config, route, {AUTHORIZATION: granted_to((), route.operation), ASK_ALWAYS: asked_always()})
     if route.method not in SAFE_METHODS:
@@ -217,7 +219,10 @@ def _operation_routes(config: GatewayConfig, route: Route, grants: Grants) -> li
 
 
 def _to_relay(route: Route, grants: Grants) -> list[dict[str, object]]:
-    """Before the refusals: gRPC declares no length. One for passes whose role tells all, one for everybody else."""
+    """Two routes to the relay: for sole-role passes, and for all other callers.
+
+    They come before the refusals, because gRPC declares no length.
+    """
 
     def to_relay(filters: Mapping[str, object], *conditions: _Condition) -> dict[str, object]:
         return connect_route(
@@ -236,14 +241,14 @@ def _to_relay(route: Route, grants: Grants) -> list[dict[str, object]]:
 def _to_rest(
     config: GatewayConfig, route: Route, filters: Mapping[str, object], *conditions: Mapping[str, object]
 ) -> dict[str, object]:
-    """A stream has no time-out as a whole; one that is silent ends by ``stream_idle_timeout``."""
+    """A route to REST. A stream has no total timeout; ``stream_idle_timeout`` ends a silent one."""
     return {
         "match": {**path_match(route.path), "headers": [*conditions, exact_header(":method", route.method)]},
         "route": {"cluster": "rest", "timeout": "0s" if route.stream else seconds(config.request_timeout)},
         "metadata": {"filter_metadata": {ROUTE_NAMESPACE: {"operation": route.operation}}},
         "request_headers_to_remove": list(REMOVED_TOWARDS_REST),
         "request_headers_to_add": [
-            # What is there already comes from the auth service, or is the pass that was verified.
+            # An existing value comes from the auth service, or is the verified pass.
             _added(ASSERTION, f"%DYNAMIC_METADATA({ROUTE_NAMESPACE}:pass)%", "ADD_IF_ABSENT"),
         ]
         if COOKIE in filters
@@ -257,7 +262,7 @@ def _added(name: str, value: str, action: str) -> dict[str, object]:
 
 
 def path_match(template: str) -> dict[str, object]:
-    """A route's condition on the path; ``{name}`` is one segment."""
+    """The path condition of a route; ``{name}`` matches one segment."""
     if "{" not in template:
         return {"path": template}
     segments = [PARAMETER_PATTERN if part.startswith("{") else part.replace(".", "[.]") for part in template.split("/")]
@@ -273,12 +278,12 @@ RESPONSE_HEADERS: Mapping[str, str] = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
-"""Headers of every answer; they replace those of the upstream."""
+"""Headers of every response; they replace those of the upstream."""
 DEFAULT_HEADERS: Mapping[str, str] = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
-"""Headers of answers whose upstream sets none; pages with scripts have their own policy."""
+"""Headers of responses in which the upstream does not set them; pages with scripts have their own policy."""
 
 
 def _response_headers(config: GatewayConfig) -> list[dict[str, object]]:
@@ -293,7 +298,10 @@ def _response_headers(config: GatewayConfig) -> list[dict[str, object]]:
 
 
 def _preflight(config: GatewayConfig) -> list[dict[str, object]]:
-    """A route on which the CORS filter answers for all paths; it needs a route to a cluster, which nothing reaches."""
+    """A route on which the CORS filter answers preflight requests for all paths.
+
+    The filter needs a route with a cluster, but no request reaches that cluster.
+    """
     if not config.cors_origins:
         return []
     asks: _Condition = {"name": "access-control-request-method", "present_match": True}
@@ -317,7 +325,7 @@ def _cors(config: GatewayConfig) -> dict[str, object]:
         allow_headers=f"authorization, content-type, {CSRF_HEADER}",
         allow_credentials=True,
         max_age="600",
-        # A request with a foreign origin goes no further than this, simple or not.
+        # Preflight requests from other origins are not forwarded.
         forward_not_matching_preflights=False,
     )
     return {"typed_per_filter_config": {CORS: policy}}

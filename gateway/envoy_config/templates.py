@@ -1,6 +1,6 @@
-"""Configuration sources: JSON with comments in which every ``{"$value": name}`` is replaced.
+"""Configuration sources: JSON with comments, in which every ``{"$value": name}`` is replaced.
 
-Pure but for :func:`load_source`. Values go in as whole JSON values, never as text inside text.
+Pure except :func:`load_source`. Values replace whole JSON values, never parts of a string.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from sluice.core import read_bounded
 from sluice.gateway.errors import BootstrapError
 
 DIRECTORY = Path(__file__).with_name("sources")
-"""Package data; in a checkout links into the folder ``envoy``."""
+"""Package data; in a checkout, symbolic links into the folder ``envoy``."""
 
 
 def load_source(path: Path) -> object:
-    """Read a source: JSON in which lines that begin with ``//`` are comments."""
+    """Read a source: JSON in which lines starting with ``//`` are comments."""
     if not path.is_file():
         raise BootstrapError(f"{path} does not exist", "install sluice again")
     lines = read_bounded(path).decode().splitlines()
@@ -28,7 +28,7 @@ def load_source(path: Path) -> object:
 
 
 def fill(source: object, values: Mapping[str, object]) -> object:
-    """The source with ``values`` in it; raises :class:`BootstrapError` when the two do not fit each other."""
+    """Insert ``values`` into the source; raises :class:`BootstrapError` for an unknown or an unused value."""
     used: set[str] = set()
     filled = _substitute(source, values, used)
     if unused := sorted(values.keys() - used):

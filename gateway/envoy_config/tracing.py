@@ -1,7 +1,7 @@
-"""Envoy's part in the traces, when they are configured: one span for each request, between the client's and REST's.
+"""Envoy's tracing: one span per request, between the client's span and REST's.
 
-Spans leave over HTTPS alone, to a collector that proves to be the one that is configured. A collector that is reached
-in plaintext on one's own machine gets the spans of all other processes, and none of Envoy's: it has no such leg.
+Envoy exports spans over HTTPS only, to a collector whose certificate it verifies. A plaintext collector on the same
+machine gets the spans of all other processes but none of Envoy's, because Envoy has no plaintext upstreams.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CLUSTER = "traces"
 CONNECT_TIMEOUT_SECONDS = 5.0
 EXPORT_TIMEOUT_SECONDS = 5.0
 MAX_REQUESTS = 16
-"""Exports under way; more are dropped, as traces are no reason to hold requests."""
+"""Maximum number of concurrent exports; more are dropped, because tracing must not delay requests."""
 MAX_ANCHORS_BYTES = 2 << 20
 ROUTE_OPERATION = "%METADATA(ROUTE:sluice:operation)%"
 
@@ -30,7 +30,7 @@ _HTTP = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """A collector of spans; ``anchors`` (PEM) verify ``host``, ``sampled`` is the share of traces begun here."""
+    """A collector of spans. ``anchors`` (PEM) verify ``host``; ``sampled`` is the sampled share of traces begun."""
 
     url: str
     host: str
@@ -40,10 +40,10 @@ class Collector:
 
 
 def collector_of(config: TracingConfig) -> Collector | None:
-    """The collector as Envoy reaches it; None: no spans of Envoy.
+    """The collector for Envoy; None when Envoy exports no spans.
 
     Raises:
-        TracingUnavailable: nobody would vouch for it.
+        TracingUnavailable: the endpoint is invalid, or the CA certificates to verify it cannot be read.
     """
     parts = urlsplit(config.endpoint)
     if parts.scheme != "https":
@@ -54,7 +54,7 @@ def collector_of(config: TracingConfig) -> Collector | None:
         anchors = read_bounded(Path(config.authorities), MAX_ANCHORS_BYTES).decode("ascii")
     except (StoreError, UnicodeDecodeError) as error:
         raise TracingUnavailable(
-            f"the authorities for traces cannot be read: {error}", "see tracing.ca_file"
+            f"the CA certificates of the trace collector cannot be read: {error}", "see tracing.ca_file"
         ) from error
     return Collector(config.endpoint, parts.hostname, parts.port or _HTTPS_PORT, anchors, config.sampled)
 
@@ -62,7 +62,7 @@ def collector_of(config: TracingConfig) -> Collector | None:
 def tracer(collector: Collector | None) -> dict[str, object] | None:
     """``tracing`` of the HTTP connection manager.
 
-    Who sends ``traceparent`` has decided whether the trace is recorded. Of the path goes along what has no query.
+    A client's ``traceparent`` decides whether its trace is recorded. Spans contain the path without the query.
     """
     if collector is None:
         return None
@@ -77,7 +77,7 @@ def tracer(collector: Collector | None) -> dict[str, object] | None:
     return {
         "client_sampling": {"value": 0},
         "random_sampling": {"value": 100 * collector.sampled},
-        # Envoy's own tag with the URL would have the query as well: it ends before the path.
+        # Envoy's own URL tag would include the query, so it is cut off before the path.
         "max_path_tag_length": 0,
         "operation": f"edge {ROUTE_OPERATION}",
         "custom_tags": [
@@ -95,7 +95,7 @@ def tracer(collector: Collector | None) -> dict[str, object] | None:
 
 
 def collector_clusters(collector: Collector | None) -> list[dict[str, object]]:
-    """The upstream for exports: TLS to a server with a certificate for the configured host."""
+    """The cluster for exports: TLS to a server with a certificate for the configured host."""
     if collector is None:
         return []
     numeric = is_ip_address(collector.host)
@@ -121,7 +121,7 @@ def collector_clusters(collector: Collector | None) -> list[dict[str, object]]:
             "name": CLUSTER,
             "type": "STATIC" if numeric else "STRICT_DNS",
             "dns_lookup_family": "ALL",
-            # The gateway opens whether or not the collector's name is known.
+            # The gateway starts even when the collector's name cannot be resolved.
             "wait_for_warm_on_init": False,
             "connect_timeout": seconds(CONNECT_TIMEOUT_SECONDS),
             "transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context},

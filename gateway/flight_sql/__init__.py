@@ -1,6 +1,6 @@
 """Arrow Flight SQL through the gateway: SQL tools use the Spark Connect session of their principal.
 
-Served by the relay, beside Spark Connect, where ``gateway.flight_sql`` is on (ADR 133).
+The relay serves it next to Spark Connect when ``gateway.flight_sql`` is on (ADR 133).
 """
 
 import lazy_loader

@@ -1,7 +1,7 @@
-"""Arrow's IPC streams as Spark sends them, cut into the messages that Flight sends.
+"""Splits Arrow IPC streams, as Spark sends them, into the messages that Flight sends.
 
-Only the lengths are read here, within bounds, and never the data: what a session's driver sends is its own affair and
-its client's. Reading values, which the metadata commands need, is in ``rows``.
+This module reads only the lengths, with bounds checks, and never the data, which concerns only the session's driver and
+its client. Module ``rows`` reads values, which the metadata commands need.
 
 Source: https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
 """
@@ -18,9 +18,9 @@ SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 """Kinds of messages (``MessageHeader`` of Message.fbs)."""
 
 MAX_HEADER_BYTES = 4 << 20
-"""A schema of many columns, or their buffers' places."""
+"""A header holds the schema of many columns, or the offsets of their buffers."""
 MAX_MESSAGES = 1024
-"""Of one stream; Spark sends a schema and a batch."""
+"""Messages in one stream; Spark sends a schema and a batch."""
 _CONTINUATION = b"\xff\xff\xff\xff"
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
 _COMPRESSION = 3
@@ -29,7 +29,7 @@ _OFFSET_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class IpcMessage:
-    """One message; ``header`` is its flatbuffer."""
+    """One IPC message; ``header`` is its flatbuffer."""
 
     kind: int
     compressed: bool
@@ -45,7 +45,7 @@ def split(stream: bytes) -> Iterator[IpcMessage]:
             if position == len(stream):
                 return
             if stream[position : position + 4] != _CONTINUATION:
-                raise MessageDamaged("an IPC message without its first mark")
+                raise MessageDamaged("an IPC message without its continuation marker")
             (length,) = struct.unpack_from("<i", stream, position + 4)
             position += 8
             if length == 0:
@@ -65,12 +65,12 @@ def split(stream: bytes) -> Iterator[IpcMessage]:
 
 
 def encapsulated(header: bytes) -> bytes:
-    """A message without a body as Flight wants schemas: with its mark and its length."""
+    """A message without a body in the form that Flight uses for schemas: continuation marker, length, header."""
     return _CONTINUATION + struct.pack("<i", len(header)) + header
 
 
 def _described(header: bytes) -> tuple[int, int, bool]:
-    """Kind, length of the body, and whether the body is compressed."""
+    """The kind, the length of the body, and whether the body is compressed."""
     root = _table(header, 0)
     kind_at, at, length_at = (_field(header, root, which) for which in (_HEADER_TYPE, _HEADER, _BODY_LENGTH))
     kind = struct.unpack_from("<B", header, kind_at)[0] if kind_at else 0
@@ -80,12 +80,12 @@ def _described(header: bytes) -> tuple[int, int, bool]:
 
 
 def _table(header: bytes, at: int) -> int:
-    """Where the table begins to which the offset at ``at`` points."""
+    """The position of the table to which the offset at ``at`` points."""
     return at + int(struct.unpack_from("<I", header, at)[0])
 
 
 def _field(header: bytes, table: int, number: int) -> int:
-    """Where a field of a table is, 0 when it is not there."""
+    """The position of a field of a table; 0 when the field is absent."""
     vtable = table - struct.unpack_from("<i", header, table)[0]
     if vtable < 0:
         raise MessageDamaged("an IPC header that points before its beginning")

@@ -1,8 +1,8 @@
-"""The protobuf messages of Arrow Flight, of Flight SQL, and the few of Spark Connect that run a statement.
+"""The protobuf messages of Arrow Flight and Flight SQL, and those of Spark Connect that run a statement.
 
-They are declared here, in a descriptor pool of their own (see ADR 12): Flight SQL's are in no Python package, and
-PySpark's want packages that the gateway does not have. Text is declared as bytes and decoded by :func:`text`, which
-refuses what is not UTF-8.
+They are declared here in a separate descriptor pool (see ADR 12): no Python package contains those of Flight SQL, and
+those of PySpark need packages that the gateway does not have. Text is declared as bytes and decoded by :func:`text`,
+which refuses invalid UTF-8.
 
 Sources: https://github.com/apache/arrow/tree/main/format (Flight.proto, FlightSql.proto) and
 https://github.com/apache/spark/tree/master/sql/connect/common/src/main/protobuf/spark/connect
@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 from sluice.gateway.errors import GatewayError
 
 SQL_PREFIX = "type.googleapis.com/arrow.flight.protocol.sql."
-"""Of the types of commands and of what actions carry."""
+"""Prefix of the type URLs of commands and of action bodies."""
 
 _Fields = dict[str, tuple[int, str]]
 
@@ -99,19 +99,19 @@ _TYPES = {
 }
 
 Message = Any
-"""A class made at run time has no static type."""
+"""The message classes are created at run time and have no static type."""
 
 
 class MessageDamaged(GatewayError):
-    """Bytes that are not the message that they should be."""
+    """The bytes are not a valid message of the expected type."""
 
 
 class UnknownCommand(MessageDamaged):
-    """A command that is not served."""
+    """The command is not supported."""
 
 
 def _pool() -> DescriptorPool:
-    # proto2, because its optional fields tell "not given" from "empty", as catalogs need it
+    # proto2, because its optional fields distinguish "absent" from "empty", which catalog filters need.
     file = FileDescriptorProto(name="sluice/flight_sql.proto", package="sluice", syntax="proto2")
     for name, fields in _MESSAGES.items():
         descriptor = file.message_type.add(name=name)
@@ -134,12 +134,12 @@ _CLASSES = {name: GetMessageClass(_POOL.FindMessageTypeByName(f"sluice.{name}"))
 
 
 def new(name: str, **fields: object) -> Message:
-    """A message of the declared type ``name``."""
+    """Create a message of the declared type ``name``."""
     return _CLASSES[name](**fields)
 
 
 def decode(name: str, data: bytes) -> Message:
-    """``data`` as the message ``name``; raises :class:`MessageDamaged`."""
+    """Decode ``data`` as a message of type ``name``; raises :class:`MessageDamaged`."""
     try:
         return _CLASSES[name].FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
@@ -147,14 +147,14 @@ def decode(name: str, data: bytes) -> Message:
 
 
 def packed(name: str, **fields: object) -> bytes:
-    """A message of Flight SQL as clients and servers exchange it: in an ``Any``."""
+    """A Flight SQL message, wrapped in an ``Any`` and serialized, as clients and servers exchange it."""
     value = new(name, **fields).SerializeToString()
     data: bytes = new("Any", type_url=SQL_PREFIX + name, value=value).SerializeToString()
     return data
 
 
 def unpacked(data: bytes) -> tuple[str, Message]:
-    """The name and the message of a Flight SQL command; raises :class:`MessageDamaged` for all others."""
+    """The name and the message of a Flight SQL command; raises :class:`MessageDamaged` for other data."""
     outer = decode("Any", data)
     name = str(outer.type_url).removeprefix(SQL_PREFIX)
     if name == outer.type_url:
@@ -165,7 +165,7 @@ def unpacked(data: bytes) -> tuple[str, Message]:
 
 
 def text(data: bytes) -> str:
-    """Text from a client; raises :class:`MessageDamaged`."""
+    """Decode text from a client; raises :class:`MessageDamaged`."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:

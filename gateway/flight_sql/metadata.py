@@ -1,4 +1,4 @@
-"""What a principal's session has: catalogs, schemas and tables, as the tables that Flight SQL prescribes.
+"""The metadata commands: catalogs, schemas and tables of a principal's session, in the schemas of Flight SQL.
 
 Source: https://github.com/apache/arrow/blob/main/format/FlightSql.proto
 """
@@ -20,7 +20,7 @@ from sluice.gateway.flight_sql.statements import StatementRefused
 from sluice.pki.assertions import Assertion
 
 MAX_STATEMENTS = 2000
-"""Statements that one metadata command may cost: two for each schema, one for each table's columns."""
+"""Statements that one metadata command may run: two for each schema, one for the columns of each table."""
 MAX_TABLES = 10_000
 MAX_PATTERN_CHARACTERS = 256
 TABLE, VIEW = "TABLE", "VIEW"
@@ -56,7 +56,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "CommandGetTables": pa.schema(_TABLE_FIELDS),
     "CommandGetTableTypes": pa.schema([_required("table_type", pa.string())]),
 }
-"""Commands that are answered here, and with what."""
+"""The commands that this module answers -> the schema of the answer."""
 _TABLES_WITH_SCHEMA = pa.schema([*_TABLE_FIELDS, _required("table_schema", pa.binary())])
 
 _STRING, _BOOL, _INT32 = 0, 1, 3
@@ -68,13 +68,13 @@ _SQL_INFO: dict[int, tuple[int, str | bool | int]] = {
     4: (_BOOL, True),  # SQL
     5: (_BOOL, False),  # Substrait
     8: (_INT32, 0),  # transactions: none
-    9: (_BOOL, False),  # CancelQuery; whoever closes the stream of a result ends its statement
+    9: (_BOOL, False),  # CancelQuery: not needed, closing the stream of a result cancels its statement
     500: (_BOOL, False),  # DDL of catalogs, schemas and tables
     501: (_BOOL, True),
     502: (_BOOL, True),
     504: (_STRING, "`"),
 }
-"""``SqlInfo``: number -> kind and value."""
+"""``SqlInfo`` number -> kind and value."""
 
 
 def schema_of(name: str, command: Message) -> pa.Schema:
@@ -83,7 +83,7 @@ def schema_of(name: str, command: Message) -> pa.Schema:
 
 
 async def answer(spark: SparkSql, who: Assertion, name: str, command: Message) -> pa.Table:
-    """The answer to a command of :data:`SCHEMAS`."""
+    """Answer a command of :data:`SCHEMAS`, with statements in the session of ``who``."""
     schema = schema_of(name, command)
     browser = _Browser(spark, who)
     match name:
@@ -119,7 +119,7 @@ def _sql_info(wanted: Sequence[int]) -> pa.Table:
 
 
 class _Browser:
-    """Asks the session of one principal, for one command."""
+    """Queries the session of one principal, for one command."""
 
     def __init__(self, spark: SparkSql, who: Assertion) -> None:
         self._spark = spark
@@ -187,12 +187,12 @@ def quoted(name: str) -> str:
 
 
 def unquoted(name: str) -> str:
-    """An identifier as Spark shows it: in backticks where it needs them."""
+    """The name of an identifier as Spark shows it, in backticks only where necessary."""
     return name[1:-1].replace("``", "`") if len(name) > 1 and name[0] == name[-1] == "`" else name
 
 
 def is_like(name: str, pattern: str) -> bool:
-    """Whether ``name`` fits a pattern of Flight SQL: ``%`` is any text, ``_`` any character; without backtracking."""
+    """Whether ``name`` matches a Flight SQL pattern: ``%`` is any text, ``_`` any character. Needs no recursion."""
     at, position, star, tried = 0, 0, -1, 0
     while at < len(name):
         if position < len(pattern) and pattern[position] == "%":
@@ -208,7 +208,7 @@ def is_like(name: str, pattern: str) -> bool:
 
 
 def _pattern(command: Message, field: str) -> str:
-    """A pattern of a command; everything, when it has none."""
+    """The pattern in ``field`` of a command; ``%`` when the field is absent."""
     pattern = text(getattr(command, field)) if command.HasField(field) else "%"
     if len(pattern) > MAX_PATTERN_CHARACTERS:
         raise StatementRefused(Status.INVALID_ARGUMENT, f"a pattern of more than {MAX_PATTERN_CHARACTERS} characters")

@@ -1,7 +1,7 @@
-"""Rows of Spark's answers to SHOW, read in the gateway, and tables of the gateway's own as Arrow.
+"""Reads the rows of Spark's responses to SHOW, and encodes the gateway's own tables as Arrow.
 
-The driver of a session runs its owner's code, so its answers are input from outside: they are bounded, may only have
-text and truth values, and are not decompressed.
+The driver of a session runs its owner's code, so its responses are untrusted input: they are bounded in size, may
+contain only strings and booleans, and are never decompressed.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from sluice.gateway.flight_sql.messages import MessageDamaged
 MAX_ROWS = 10_000
 MAX_COLUMNS = 16
 MAX_ROW_BYTES = 16 << 20
-"""Of one answer that is read here."""
+"""Maximum size of one response that this module reads."""
 
 Row = dict[str, object]
 
 
 async def read_rows(streams: AsyncIterable[bytes]) -> list[Row]:
-    """The rows of a small answer; raises :class:`MessageDamaged` for one that is not read."""
+    """The rows of a small response; raises :class:`MessageDamaged` when it is invalid or too large."""
     rows: list[Row] = []
     size = 0
     async for stream in streams:
         size += len(stream)
         if size > MAX_ROW_BYTES:
-            raise MessageDamaged(f"an answer of more than {MAX_ROW_BYTES} bytes")
+            raise MessageDamaged(f"a response of more than {MAX_ROW_BYTES} bytes")
         _read(stream, rows)
     return rows
 
@@ -50,16 +50,16 @@ def _read(stream: bytes, rows: list[Row]) -> None:
     """Add the rows of one IPC stream."""
     messages = list(split(stream))
     if any(each.kind not in {SCHEMA, RECORD_BATCH} or each.compressed for each in messages):
-        raise MessageDamaged("an answer with dictionaries or compression")
+        raise MessageDamaged("a response with dictionaries or compression")
     try:
         with pa.ipc.open_stream(stream) as reader:
             if len(reader.schema) > MAX_COLUMNS:
-                raise MessageDamaged(f"an answer of more than {MAX_COLUMNS} columns")
+                raise MessageDamaged(f"a response of more than {MAX_COLUMNS} columns")
             if any(field.type not in {pa.string(), pa.bool_()} for field in reader.schema):
-                raise MessageDamaged("an answer with other values than text and truth values")
+                raise MessageDamaged("a response with values other than strings and booleans")
             for batch in reader:
                 if len(rows) + batch.num_rows > MAX_ROWS:
-                    raise MessageDamaged(f"an answer of more than {MAX_ROWS} rows")
+                    raise MessageDamaged(f"a response of more than {MAX_ROWS} rows")
                 batch.validate(full=True)
                 rows += batch.to_pylist()
     except (pa.ArrowException, UnicodeDecodeError) as error:

@@ -1,7 +1,7 @@
-"""Arrow Flight's service for SQL: each call is one principal's, and runs in that principal's session.
+"""The Flight SQL service: each call runs in the session of the principal that sends it.
 
-``GetFlightInfo`` runs nothing: it gives a ticket, and ``DoGet`` runs the statement and streams its result. A client
-that closes the stream ends the statement in Spark.
+``GetFlightInfo`` only issues a ticket; ``DoGet`` runs the statement and streams its result. When the client closes the
+stream, Spark cancels the statement.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _LOG = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = MAX_SQL_BYTES + (64 << 10)
 """Largest message of a client."""
 MAX_REQUEST_MESSAGES = 16
-"""Of ``DoPut``: a descriptor, an empty schema, an empty batch."""
+"""Messages in one ``DoPut``; clients send a descriptor, an empty schema and an empty batch."""
 REQUEST_SECONDS = 30.0
-"""How long a client may take to say what it wants."""
+"""Timeout for receiving a request."""
 METADATA_SECONDS = 300.0
-"""How long anything may take but a statement itself: the session may have to start."""
+"""Timeout of everything except statements themselves; includes the start of a session."""
 UNKNOWN = -1
 
 _Call = Stream[bytes, bytes]
@@ -54,9 +54,9 @@ class FlightSqlService:
     """Serves the methods of Arrow Flight that Flight SQL needs.
 
     Args:
-        admission: decides who may call.
+        admission: authenticates callers.
         spark: runs statements.
-        statements: what is open.
+        statements: the open tickets and prepared statements.
     """
 
     def __init__(self, admission: Admission, spark: SparkSql, statements: Statements) -> None:
@@ -65,7 +65,7 @@ class FlightSqlService:
         self._statements = statements
 
     def __mapping__(self) -> Mapping[str, Handler]:
-        """The paths that are served, as grpclib asks for them."""
+        """The handler of each path, as grpclib requires it."""
         methods: dict[str, Callable[[_Call, Assertion], Awaitable[None]]] = {
             "GetFlightInfo": self._get_flight_info,
             "GetSchema": self._get_schema,
@@ -105,7 +105,7 @@ class FlightSqlService:
                 sql, schema = self._statements.prepared(who.name, command.prepared_statement_handle)
                 ticket = packed("TicketStatementQuery", statement_handle=self._statements.ticket(who.name, sql))
             case _ if name in SCHEMAS:
-                # Whoever brings the command back gets an answer about their own session.
+                # The command is its own ticket: a caller only ever gets metadata of its own session.
                 ticket, schema = descriptor.cmd, schema_message(schema_of(name, command))
             case _:
                 raise _not_served(name)
@@ -183,13 +183,13 @@ class FlightSqlService:
 
 
 async def _request(stream: _Call, name: str) -> Message:
-    """The one message of a request."""
+    """Receive the single message of a request."""
     async with asyncio.timeout(REQUEST_SECONDS):
         return decode(name, await _received(stream) or b"")
 
 
 async def _put(stream: _Call) -> bytes:
-    """The command of ``DoPut``, when the client has said all; rows would be parameters, which are refused."""
+    """The command of a complete ``DoPut``. Rows would be parameters, which are refused."""
     command = None
     async with asyncio.timeout(REQUEST_SECONDS):
         for _ in range(MAX_REQUEST_MESSAGES):
@@ -205,12 +205,12 @@ async def _put(stream: _Call) -> bytes:
 
 
 async def _received(stream: _Call) -> bytes | None:
-    raw: Any = stream._stream  # noqa: SLF001  grpclib itself would take a message of any size
+    raw: Any = stream._stream  # noqa: SLF001  grpclib itself does not limit the size of messages
     return await receive(raw, MAX_REQUEST_BYTES)
 
 
 async def _send_results(stream: _Call, streams: AsyncGenerator[bytes, None]) -> None:
-    """IPC streams as one stream of Flight, which has the schema once."""
+    """Send IPC streams as one Flight stream, which contains the schema once."""
     begun = False
     async with contextlib.aclosing(streams) as results:
         async for result in results:

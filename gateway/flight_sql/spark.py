@@ -1,4 +1,4 @@
-"""SQL in a principal's Spark Connect session, and its results as Arrow IPC streams."""
+"""Runs SQL in a principal's Spark Connect session and returns the results as Arrow IPC streams."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ INTERRUPT = f"/{SERVICE}/Interrupt"
 INTERRUPT_OPERATION = 3
 INTERRUPT_SECONDS = 10.0
 INTERRUPT_TRIES = 3
-"""A statement that has just been sent may not have begun."""
+"""A statement that was just sent may not have started yet, so the interrupt is retried."""
 INTERRUPT_PAUSE_SECONDS = 0.5
 CLOSE_SECONDS = 2.0
 MAX_SESSION_IDS = 10_000
 MAX_ERROR_BYTES = 2000
-"""Of Spark's message: it travels in a header, three times as long where it is not ASCII."""
+"""Maximum length of Spark's message. It is sent in a header, where non-ASCII text takes three times the space."""
 SESSION_GONE = "[INVALID_HANDLE.SESSION_"
-"""Spark closes a session that nobody used for an hour, and never opens it again."""
+"""Spark closes a session after an hour without use, and never reopens it."""
 ROWS_WITHOUT_EFFECT = ("SHOW", "DESCRIBE", "DESC", "EXPLAIN")
-"""Statements that return rows and cannot be a subquery; running them twice changes nothing."""
+"""Statements that return rows but cannot be a subquery; they have no side effects."""
 
 
 class Channels(Protocol):
-    """What is needed of :class:`~sluice.gateway.connect.Sessions`."""
+    """The part of :class:`~sluice.gateway.connect.Sessions` that this module uses."""
 
     async def channel(self, who: Assertion) -> BoundedChannel:
         """A channel to the session of ``who``."""
 
     def forget(self, who: Assertion) -> None:
-        """The session does not answer."""
+        """Report that the session does not answer."""
 
 
 class SparkSql:
-    """Runs statements, each principal's in its own session: one for all its Flight SQL clients.
+    """Runs statements. All Flight SQL clients of a principal share one session.
 
     Args:
-        sessions: where calls go.
+        sessions: provides channels to sessions.
     """
 
     def __init__(self, sessions: Channels) -> None:
@@ -61,10 +61,12 @@ class SparkSql:
         self._interrupts: set[asyncio.Task[None]] = set()
 
     async def results(self, who: Assertion, sql: str) -> AsyncGenerator[bytes, None]:
-        """Run ``sql``; IPC streams, each with the schema, at least one. Whoever stops reading ends the statement.
+        """Run ``sql`` and yield IPC streams, at least one, each with the schema.
+
+        Closing the generator early cancels the statement.
 
         Raises:
-            GRPCError: Spark refuses it, or there is no session.
+            GRPCError: Spark refuses the statement, or there is no session.
         """
         check_length(sql)
         while True:
@@ -78,14 +80,14 @@ class SparkSql:
                 if begun or SESSION_GONE not in (error.message or "") or self._session_ids.get(who.name) != session:
                     raise
                 del self._session_ids[who.name]
-                _LOG.info("the session of %s for Flight SQL was closed; it gets another", who.name)
+                _LOG.info("the Flight SQL session of %s was closed; a new one is opened", who.name)
                 continue
             return
 
     async def schema(self, who: Assertion, sql: str) -> bytes:
-        """The schema of what ``sql`` will return, as an IPC message; empty: it returns nothing, or is wrong.
+        """The schema of the result of ``sql``, as an IPC message; empty when it returns nothing or is invalid.
 
-        A query is asked for none of its rows. What is no query does not parse as a subquery, so it does not run.
+        A query runs as a subquery with ``LIMIT 0``. Other statements do not parse as a subquery, so they do not run.
         """
         check_length(sql)
         words = sql.split(maxsplit=1)
@@ -102,7 +104,7 @@ class SparkSql:
         return b""
 
     async def close(self) -> None:
-        """End what goes on in the background, after a moment for the statements whose clients have just gone."""
+        """End the background tasks, after a short wait for pending interrupts."""
         if self._interrupts:
             await asyncio.wait(self._interrupts, timeout=CLOSE_SECONDS)
         await end_tasks(*self._interrupts)
@@ -150,7 +152,7 @@ class SparkSql:
                 self._interrupt(channel, interrupt)
 
     def _interrupt(self, channel: BoundedChannel, request: Message) -> None:
-        """In the background: whoever wanted the result has gone."""
+        """Interrupt the statement in a background task, because the client has gone."""
         task = asyncio.get_running_loop().create_task(_interrupted(channel, request))
         self._interrupts.add(task)
         task.add_done_callback(self._interrupts.discard)

@@ -1,7 +1,7 @@
-"""What principals have open: results that are not fetched yet, and prepared statements.
+"""The open tickets (results not fetched yet) and prepared statements of principals.
 
-Handles are random, and looked up among those of the caller alone: a handle of somebody else does not exist. A ticket is
-good once, so that no statement runs twice. Pure, with a clock.
+Handles are random and only looked up among those of the caller, so a handle of another principal is unknown. A ticket
+is valid once, so that no statement runs twice. Pure; the clock is injected.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ MAX_SQL_BYTES_OF_ONE = 8 << 20
 """Text of all statements of one principal."""
 MAX_SQL_BYTES_OF_ALL = 128 << 20
 TICKET_SECONDS = 300.0
-"""For how long a result can be fetched after it was asked for."""
+"""How long a ticket can be redeemed."""
 PREPARED_SECONDS = 1800.0
-"""For how long a prepared statement is kept without being used."""
+"""How long an unused prepared statement is kept."""
 _HANDLE_BYTES = 24
 
 
 class StatementRefused(GatewayError):
-    """A statement that is not taken, or a handle that is not the caller's; ``status`` is gRPC's."""
+    """The statement is refused, or the handle is unknown; ``status`` is the gRPC status."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)
@@ -56,15 +56,15 @@ class Statements:
         self._open: dict[str, dict[bytes, _Statement]] = {}
 
     def ticket(self, principal: str, sql: str) -> bytes:
-        """A handle with which ``principal`` can run ``sql`` once; raises :class:`StatementRefused`."""
+        """Issue a handle that lets ``principal`` run ``sql`` once; raises :class:`StatementRefused`."""
         return self._add(principal, sql, b"", prepared=False)
 
     def prepare(self, principal: str, sql: str, schema: bytes) -> bytes:
-        """A handle with which ``principal`` can run ``sql`` often; raises :class:`StatementRefused`."""
+        """Issue a handle that lets ``principal`` run ``sql`` repeatedly; raises :class:`StatementRefused`."""
         return self._add(principal, sql, schema, prepared=True)
 
     def redeem(self, principal: str, handle: bytes) -> str:
-        """The SQL of a ticket, which ends; raises :class:`StatementRefused`."""
+        """Return the SQL of a ticket and invalidate the ticket; raises :class:`StatementRefused`."""
         found = self._found(principal, handle, prepared=False)
         self._remove(principal, handle)
         return found.sql
@@ -76,7 +76,7 @@ class Statements:
         return found.sql, found.schema
 
     def close(self, principal: str, handle: bytes) -> None:
-        """End a prepared statement, if there is one."""
+        """Close a prepared statement; unknown handles are ignored."""
         found = self._open.get(principal, {}).get(handle)
         if found is not None and found.prepared:
             self._remove(principal, handle)
@@ -102,7 +102,7 @@ class Statements:
         found = self._open.get(principal, {}).get(handle)
         if found is None or found.prepared is not prepared or found.until <= self._clock():
             what = "prepared statement" if prepared else "ticket"
-            raise StatementRefused(Status.NOT_FOUND, f"no such {what}: it was used, expired, or is somebody else's")
+            raise StatementRefused(Status.NOT_FOUND, f"no such {what}: it was used, expired, or is not yours")
         return found
 
     def _remove(self, principal: str, handle: bytes) -> None:
