@@ -1,4 +1,4 @@
-"""The reverse proxy in front: Envoy's process, what is published to it, and NGINX in its place."""
+"""The reverse proxy: the Envoy process, the configuration published to it, and NGINX as an alternative."""
 
 import lazy_loader
 

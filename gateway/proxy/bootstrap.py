@@ -1,4 +1,4 @@
-"""Envoy's bootstrap: only where its real configuration comes from; everything else is sent to it while it runs."""
+"""Envoy's bootstrap. It only names the xDS servers, which send the rest of the configuration at run time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EnvoyPaths:
 
     @classmethod
     def of(cls, home: Home, name: str = ENVOY_NAME) -> EnvoyPaths:
-        """Where they are in ``home``: what all Envoys of the home share, and what Envoy ``name`` has for itself."""
+        """The paths in ``home``: those that all its Envoys share, and those of Envoy ``name`` only."""
         own = home if name == ENVOY_NAME else home.envoy(name)
         return cls(
             admin_socket=own.sockets / "envoy-admin.sock",
@@ -48,7 +48,7 @@ class EnvoyPaths:
 
 
 def legs_of(config: GatewayConfig, paths: EnvoyPaths, rest: tuple[str, int] | None = None) -> Legs:
-    """Where Envoy finds the auth service and REST; ``rest`` is REST's address, None: its unix socket."""
+    """Envoy's connections to the auth service and to REST. ``rest`` is REST's address; None means its Unix socket."""
     auth: list[Leg] = [TlsLeg(host, port, Role.AUTH) for host, port in config.auth_places]
     if not auth:
         auth = [UnixLeg(of_auth(paths.auth_socket, number)) for number in range(1, config.auth_services + 1)]
@@ -57,19 +57,19 @@ def legs_of(config: GatewayConfig, paths: EnvoyPaths, rest: tuple[str, int] | No
 
 
 def of_auth(socket: Path, number: int) -> Path:
-    """The socket of the auth service with this number, in the place of the first one's ``socket``."""
+    """The socket of the auth service with this number, derived from ``socket`` of the first one."""
     return socket if number == 1 else socket.with_name(f"{socket.stem}-{number}{socket.suffix}")
 
 
 def xds_legs(legs: Legs, paths: EnvoyPaths) -> tuple[Leg, ...]:
-    """The xDS servers are at the addresses of the auth services (HTTP/2 there), or on sockets of their own."""
+    """The xDS servers: at the addresses of the auth services (over HTTP/2), or on separate Unix sockets."""
     if isinstance(legs.auth, TlsLeg):
         return legs.auth, *legs.more_auth
     return tuple(UnixLeg(of_auth(paths.xds_socket, number)) for number in range(1, 2 + len(legs.more_auth)))
 
 
 def render(source: object, config: GatewayConfig, trust_domain: str, paths: EnvoyPaths, legs: Legs) -> object:
-    """The complete bootstrap; raises :class:`BootstrapError` when source and values do not fit each other."""
+    """The complete bootstrap; raises :class:`BootstrapError` when source and values do not match."""
     xds, *more_xds = xds_legs(legs, paths)
     return fill(
         source,

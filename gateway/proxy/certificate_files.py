@@ -1,7 +1,7 @@
-"""The certificate of another authority for browsers: ``gateway.certificate_file`` and ``key_file``, checked for Envoy.
+"""Reads and checks the certificate of another authority: ``gateway.certificate_file`` and ``key_file``.
 
-Somebody else writes the files: a client of ACME, Kubernetes, an operator. What does not pass here is never given to
-Envoy, and what it had before stays.
+Another program writes the files: an ACME client, Kubernetes, an operator. If the files fail a check, Envoy keeps the
+previous certificate.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ MAX_CHAIN_BYTES = 128 << 10
 MAX_KEY_BYTES = 32 << 10
 MAX_CERTIFICATES = 8
 MIN_RSA_BITS = 2048
-"""What public authorities sign (CA/Browser Forum, Baseline Requirements 6.1.5)."""
+"""The minimum for public authorities (CA/Browser Forum, Baseline Requirements 6.1.5)."""
 MAX_RSA_BITS = 4096
-"""A larger key only makes every handshake slow."""
+"""Larger keys slow down every handshake."""
 READ_ATTEMPTS = 3
-"""How often the two are read again when they change meanwhile."""
+"""How often the two files are read when they change during reading."""
 WARNING_PERIOD = dt.timedelta(days=14)
-"""How long before its end a certificate is expected to be replaced, or a quarter of its lifetime if that is less."""
+"""A certificate should be replaced this long before it expires, or at a quarter of its lifetime if that is less."""
 WARNING_PAUSE = dt.timedelta(days=1)
 
 _Stamp = tuple[FileStamp | str | None, FileStamp | str | None]
@@ -60,7 +60,7 @@ _Stamp = tuple[FileStamp | str | None, FileStamp | str | None]
 
 @dataclass(frozen=True, slots=True)
 class FileCertificate:
-    """A chain and its key that passed all checks."""
+    """A certificate chain and its key that passed all checks."""
 
     chain: tuple[x509.Certificate, ...]
     key: PrivateKey = field(repr=False)
@@ -72,7 +72,7 @@ class FileCertificate:
 
     @property
     def secrets(self) -> dict[str, Message]:
-        """As SDS resources, by name: made anew from what was read, so that nothing else in the files goes along."""
+        """The SDS resources by name, re-encoded, so that other content of the files is not passed on."""
         return {EDGE_FILE_SECRET: certificate_secret(EDGE_FILE_SECRET, to_pem(*self.chain), key_to_pem(self.key))}
 
 
@@ -93,20 +93,20 @@ class CertificateFiles:
         self._look_again: dt.datetime | None = None
         self._warned: tuple[int, dt.datetime] | None = None
         self.used: FileCertificate | None = None
-        """What passed last."""
+        """The last certificate that passed all checks."""
 
     @classmethod
     def of(cls, config: GatewayConfig) -> CertificateFiles | None:
-        """Those that are configured; None: somebody else's are not."""
+        """The configured files; None when no certificate file is configured."""
         if not config.certificate_file:
             return None
         return cls(Path(config.certificate_file), Path(config.key_file), config.server_names)
 
     def update(self, now: dt.datetime) -> FileCertificate | None:
-        """Read the files; return what they hold when it is new, or None when nothing changed.
+        """Read the files; return the certificate when it is new, or None when nothing changed.
 
-        Raises :class:`~sluice.core.errors.SluiceError` when it cannot be read or used; the files are looked at
-        again only after they changed again, or when the certificate becomes valid.
+        Raises :class:`~sluice.core.errors.SluiceError` when the files are unreadable or invalid. They are read again
+        only after another change, or when the certificate becomes valid.
         """
         due = self._look_again is not None and now >= self._look_again
         if self._stamp() == self._seen and not due:
@@ -117,7 +117,7 @@ class CertificateFiles:
             try:
                 found = self._read(now)
             except (StoreError, EdgeCertificateError):
-                # Half of a replacement, as when a link is put elsewhere between the two.
+                # The files may be half replaced, for example when a symbolic link changes between the two reads.
                 if attempt + 1 < READ_ATTEMPTS and self._stamp() != self._seen:
                     continue
                 raise
@@ -127,11 +127,11 @@ class CertificateFiles:
                 return found
         raise EdgeCertificateError(
             f"{self._chain_path} and {self._key_path} keep changing while they are read",
-            "does more than one program replace them?",
+            "check whether more than one program replaces them",
         )
 
     def expiry_warning(self, now: dt.datetime) -> str:
-        """What to tell about the end of the certificate in use, once a day; empty: nothing."""
+        """A warning about the expiry of the certificate in use, at most once a day; empty without one."""
         if self.used is None:
             return ""
         leaf = self.used.leaf
@@ -148,18 +148,18 @@ class CertificateFiles:
         return _stamp_of(self._chain_path), _stamp_of(self._key_path)
 
     def _read(self, now: dt.datetime) -> FileCertificate:
-        # 1. Files, bounded, and the key not for everybody's eyes.
+        # 1. Files of bounded size; the key must not be readable by everyone.
         chain = _certificates(read_bounded(self._chain_path, MAX_CHAIN_BYTES), self._chain_path)
         key = _key(read_deployed_secret(self._key_path, MAX_KEY_BYTES), self._key_path)
         try:
-            # 2. Of the same generation, and of a kind that Envoy and browsers take.
+            # 2. Key and certificate must match, and be of a kind that Envoy and browsers accept.
             if not same_public_key(key.public_key(), chain[0].public_key()):
                 raise EdgeCertificateError(
                     f"{self._key_path} is not the key of the first certificate in {self._chain_path}",
-                    "name the two that belong together, and put the gateway's certificate before its authority's",
+                    "use two files that belong together, and put the gateway's certificate before its authority's",
                 )
             _check_kind(key, self._key_path)
-            # 3. What clients would refuse.
+            # 3. The checks that clients make.
             self._check_order(chain)
             self._check_time(chain, now)
             self._check_usage(chain[0])
@@ -209,8 +209,8 @@ class CertificateFiles:
                     continue
             if not fits:
                 raise EdgeCertificateError(
-                    f"{self._chain_path}: {_subject(leaf)} is no certificate for this server: it lacks {lacks}",
-                    "ask its authority for a certificate for TLS servers, without must-staple",
+                    f"{self._chain_path}: {_subject(leaf)} is not usable for this server: it lacks {lacks}",
+                    "request a TLS server certificate without must-staple from its authority",
                 )
 
     def _check_names(self, leaf: x509.Certificate) -> None:
@@ -225,12 +225,12 @@ class CertificateFiles:
 
 
 def _certificates(pem: bytes, path: Path) -> tuple[x509.Certificate, ...]:
-    remedy = "name a PEM file with the gateway's certificate and those of its authorities, as fullchain.pem of certbot"
+    remedy = "use a PEM file with the gateway's certificate and those of its authorities, like certbot's fullchain.pem"
     try:
         found = x509.load_pem_x509_certificates(pem)
     except DAMAGED as error:
         raise EdgeCertificateError(f"{path} holds no readable PEM certificate: {error}", remedy) from error
-    # A last block without an end is passed over in silence.
+    # The parser silently ignores a last block without an end.
     if len(found) != pem.count(b"-----BEGIN CERTIFICATE-----"):
         raise EdgeCertificateError(f"{path} is cut off within a certificate", remedy)
     if len(found) > MAX_CERTIFICATES:
@@ -243,7 +243,7 @@ def _key(pem: bytes, path: Path) -> PrivateKey:
         return key_from_pem(pem, str(path))
     except StoreError as error:
         raise EdgeCertificateError(
-            error.what, f"name a PEM key without a passphrase: openssl pkey -in {path} -out key.pem"
+            error.what, f"use a PEM key without a passphrase: openssl pkey -in {path} -out key.pem"
         ) from None
 
 
@@ -255,7 +255,7 @@ def _check_kind(key: PrivateKey, path: Path) -> None:
         case rsa.RSAPublicKey() if MIN_RSA_BITS <= public.key_size <= MAX_RSA_BITS:
             return
     raise EdgeCertificateError(
-        f"{path} is of a kind that Envoy or browsers do not take, or too weak: {describe_key(public)}",
+        f"{path} is too weak, or of a kind that Envoy or browsers do not accept: {describe_key(public)}",
         f"use ECDSA with P-256 or P-384, or RSA with {MIN_RSA_BITS} to {MAX_RSA_BITS} bits",
     )
 

@@ -1,4 +1,4 @@
-"""A client of Envoy's admin interface on a unix socket."""
+"""A client of Envoy's admin interface on a Unix socket."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from sluice.gateway.errors import EnvoyFailed
 EDGE_LISTENER = "edge"
 POLL_SECONDS = 0.2
 MAX_ANSWER_BYTES = 64 << 20
-"""A dump of the whole configuration grows with the routes and the revoked ids."""
+"""A dump of the whole configuration grows with the number of routes and revoked ids."""
 GONE_AFTER = 5
-"""Unanswered requests in a row until an Envoy that this process did not start counts as ended."""
+"""Number of consecutive unanswered requests after which an externally started Envoy counts as ended."""
 
 
 class EnvoyAdmin:
-    """Asks one Envoy.
+    """The admin interface of one Envoy.
 
     Attributes:
-        pid: the process on whose word it is reported what Envoy uses.
+        pid: the process under whose pid the loaded certificates are reported.
     """
 
     def __init__(self, socket: Path, pid: int) -> None:
-        """``socket`` is the unix socket of Envoy's admin interface."""
+        """``socket`` is the Unix socket of the admin interface."""
         self._socket = socket
         self.pid = pid
 
     async def ask(self, query: str) -> object:
-        """The admin interface's answer to a query that is answered in JSON; raises :class:`EnvoyFailed`."""
+        """Send a query and decode its JSON response; raises :class:`EnvoyFailed`."""
         try:
             async with self._session() as session, session.get(f"http://admin/{query}") as answer:
                 return json.loads(await read_body(answer.content, MAX_ANSWER_BYTES))
@@ -41,7 +41,7 @@ class EnvoyAdmin:
             raise EnvoyFailed(f"Envoy does not answer to {query}: {error or type(error).__name__}") from error
 
     async def reopen_logs(self) -> None:
-        """Have Envoy write to the files that have its logs' names now; raises :class:`EnvoyFailed`."""
+        """Make Envoy reopen its log files, after they were rotated; raises :class:`EnvoyFailed`."""
         try:
             async with self._session() as session, session.post("http://admin/reopen_logs") as answer:
                 if answer.status != 200:
@@ -50,14 +50,14 @@ class EnvoyAdmin:
             raise EnvoyFailed(f"Envoy does not reopen its logs: {error or type(error).__name__}") from error
 
     async def until_listening(self, listener: str) -> int:
-        """Wait until all workers have this ``listener``; its port."""
+        """Wait until all workers have this ``listener``, then return its port."""
         while True:
             if port := await self.serving_port(listener):
                 return port
             await asyncio.sleep(POLL_SECONDS)
 
     async def serving_port(self, wanted: str = EDGE_LISTENER) -> int:
-        """The port of a listener once all workers have it, else 0."""
+        """The port of a listener when all workers have it, otherwise 0."""
         try:
             async with self._session() as session:
                 async with session.get("http://admin/ready") as answer:
@@ -81,18 +81,18 @@ class EnvoyElsewhere(EnvoyAdmin):
     """An Envoy that this process does not start, for example in another container."""
 
     def __init__(self, socket: Path) -> None:
-        """The admin interface's ``socket``, in a directory that both see."""
+        """``socket`` of the admin interface is in a directory that both processes share."""
         super().__init__(socket, os.getpid())
 
     async def until_serving(self) -> int:
-        """Wait for as long as it takes; the port."""
+        """Wait without a timeout until Envoy serves, then return its port."""
         while True:
             if port := await self.serving_port():
                 return port
             await asyncio.sleep(POLL_SECONDS)
 
     async def until_gone(self) -> None:
-        """Wait until it answers no more."""
+        """Wait until Envoy stops answering."""
         missed = 0
         while missed < GONE_AFTER:
             await asyncio.sleep(POLL_SECONDS)

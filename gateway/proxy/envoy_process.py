@@ -1,6 +1,6 @@
-"""One Envoy process: started, asked whether it serves, ended; it never outlives who started it.
+"""One Envoy process: start, readiness, stop. It never outlives its parent process.
 
-Small on purpose beside :mod:`sluice.runtime.node.child_process`, which the gateway must not import.
+Deliberately smaller than :mod:`sluice.runtime.node.child_process`, which the gateway must not import.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ READY_TIMEOUT_SECONDS = 30.0
 STOP_GRACE_SECONDS = 5.0
 WORKER_THREADS = 2
 ACCESS_LOG_FLUSH_MILLISECONDS = 100
-"""A longer interval loses that much of the access log when Envoy is killed."""
+"""When Envoy is killed, up to this much of the access log is lost."""
 
 _POLL_SECONDS = 0.02
 _LOG_TAIL_BYTES = 4000
@@ -30,11 +30,11 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def arguments(bootstrap: Path) -> list[str]:
-    """The command line of Envoy, from the package or the system."""
+    """The command line arguments of Envoy."""
     return [
         *("--config-path", str(bootstrap)),
         *("--concurrency", str(WORKER_THREADS)),
-        # Hot restart uses shared memory named by number: two clusters on one machine would meet in it.
+        # Hot restart uses numbered shared memory, in which two clusters on one machine would collide.
         "--disable-hot-restart",
         *("--file-flush-interval-msec", str(ACCESS_LOG_FLUSH_MILLISECONDS)),
         *("--log-level", "warning"),
@@ -42,7 +42,7 @@ def arguments(bootstrap: Path) -> list[str]:
 
 
 class EnvoyProcess(EnvoyAdmin):
-    """A running Envoy whose admin interface is a unix socket."""
+    """A running Envoy whose admin interface is a Unix socket."""
 
     def __init__(self, process: asyncio.subprocess.Process, admin_socket: Path, log: Path) -> None:
         super().__init__(admin_socket, process.pid)
@@ -53,7 +53,7 @@ class EnvoyProcess(EnvoyAdmin):
     async def start(
         cls, bootstrap: Path, *, admin_socket: Path, log: Path, directory: Path | None = None
     ) -> EnvoyProcess:
-        """Start Envoy in ``directory`` with the file ``bootstrap``; its own messages go to ``log``."""
+        """Start Envoy in ``directory`` with the file ``bootstrap``; Envoy's own messages go to ``log``."""
         argv = [envoy_program(), *arguments(bootstrap)]
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -87,11 +87,11 @@ class EnvoyProcess(EnvoyAdmin):
             raise EnvoyFailed(f"Envoy was not ready after {READY_TIMEOUT_SECONDS:.0f} s", self.tail()) from error
 
     async def wait(self) -> int:
-        """Wait until Envoy ends; its exit code, negative for a signal."""
+        """Wait until Envoy exits; returns its exit code, negative for a signal."""
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL for what does not end in time, or at once when cancelled."""
+        """Send SIGTERM, then SIGKILL after the grace period, or at once when cancelled."""
         try:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
@@ -114,7 +114,7 @@ class EnvoyProcess(EnvoyAdmin):
 
 def _die_with(parent: int) -> Callable[[], None]:
     def before_exec() -> None:
-        """prctl(2): SIGKILL for this process when its parent dies, however that happens."""
+        """Ask the kernel to send SIGKILL to this process when its parent dies (prctl(2))."""
         if _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
             os._exit(127)  # the parent is gone already
 

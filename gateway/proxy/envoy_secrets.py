@@ -1,4 +1,4 @@
-"""Keys and certificates on their way to Envoy: from identity directories to the secrets that are served."""
+"""Publishes keys and certificates of identity directories to Envoy as secrets (SDS)."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ CERTIFICATE_FILE = "certificate of gateway.certificate_file"
 
 
 class MoreResources(Protocol):
-    """What Envoy is given besides, from the same process."""
+    """Other resources that the same process publishes to Envoy."""
 
     def update(self, now: dt.datetime) -> Mapping[str, Mapping[str, Message]] | None:
-        """All of them by kind and name when they are others than before, else None."""
+        """All resources by kind and name when they changed, otherwise None."""
 
 
 class Secrets:
-    """The last secrets of each feed, published together; ``files`` (already read) are those of another authority.
+    """Publishes the latest secrets of all feeds together.
 
-    As long as the files hold nothing that can be used, Envoy shows the edge authority's certificate in their place.
-    ``more`` are published with them.
+    ``files`` (already read) hold the certificate of another authority; while they are unusable, Envoy presents the edge
+    authority's certificate instead. The resources of ``more`` are published with the secrets.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Secrets:
         self._publish()
 
     async def feed_forever(self, reports: UseReports) -> None:
-        """Look for new identities, and for what Envoy has made of those it was given, until cancelled."""
+        """Publish new identities, and report those that Envoy has loaded, until cancelled."""
         for feed, given in self._given.items():
             reports.await_loading(feed, given)
         await repeat(partial(self._look, reports), POLL_SECONDS, "Envoy is not given what is new")
@@ -69,7 +69,7 @@ class Secrets:
         await reports.look(dt.datetime.now(dt.UTC))
 
     def look(self, feed: SecretFeed, reports: UseReports, now: dt.datetime) -> None:
-        """Publish a new identity. One that fails the checks is reported, and the previous one stays."""
+        """Publish a new identity. An invalid one is reported, and the previous one stays."""
         what = f"{feed.side} identity"
         try:
             given = feed.update(now)
@@ -84,7 +84,7 @@ class Secrets:
         self._service.status.fine(what)
         reports.await_loading(feed, given)
         _LOG.info(
-            "Envoy got its %s, valid until %s, %d trust anchors, revocation lists %s",
+            "Envoy got its %s, valid until %s, %d trust anchors, CRL numbers %s",
             what,
             given.material.leaf.not_valid_after_utc,
             len(given.anchors),
@@ -92,7 +92,7 @@ class Secrets:
         )
 
     def look_at_files(self, files: CertificateFiles, now: dt.datetime) -> None:
-        """The same for the certificate of another authority."""
+        """Publish a new certificate of another authority. An invalid one is reported, and the previous one stays."""
         try:
             new = files.update(now)
         except SluiceError as error:

@@ -1,8 +1,7 @@
-"""Reports which certificates Envoy has loaded, from its admin interface; a rotation waits for these reports.
+"""Reports which certificates Envoy has loaded, according to its admin interface. A rotation waits for these reports.
 
-A file that was written is not yet a certificate that is used: Envoy may not have read it, or may have refused it. So
-a report is written only when Envoy's admin interface shows exactly what it was given, and until then the one before
-stays.
+After a certificate was sent, Envoy may not have read it yet, or may have refused it. A report is therefore written only
+when the admin interface shows exactly the secrets that Envoy was sent; until then the previous report stays.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ CERTIFICATES_QUERY = "certs"
 
 
 def has_loaded(given: Given, secrets: object, certificates: object) -> bool:
-    """Whether Envoy has exactly ``given``, judged by its answers to the two queries of this module.
+    """Whether Envoy has loaded exactly ``given``, according to its responses to the two queries of this module.
 
-    The secrets are what it has accepted; the certificates are those of its TLS contexts, made from them.
+    ``secrets`` are the secrets that Envoy accepted; ``certificates`` are those of its TLS contexts, made from them.
     """
     leaf = given.material.leaf
     name = EDGE_SECRET if given.side is Side.EDGE else CERTIFICATE_SECRET
@@ -51,7 +50,7 @@ def has_loaded(given: Given, secrets: object, certificates: object) -> bool:
 
 
 def report_of(given: Given, pid: int, started: float, loaded_at: dt.datetime) -> TrustReport:
-    """The report of the Envoy with this pid, which has loaded ``given``."""
+    """The report that the Envoy with this pid has loaded ``given``."""
     material = given.material
     numbers = {each.issuer_key: each.number for each in given.lists}
     return TrustReport(
@@ -82,11 +81,11 @@ class UseReports:
         self._told = ""
 
     def await_loading(self, feed: SecretFeed, given: Given) -> None:
-        """Envoy was given this: report it once it is loaded."""
+        """Report ``given`` once Envoy has loaded it."""
         self._awaited[feed] = given
 
     async def look(self, now: dt.datetime) -> None:
-        """Write the reports that are due; what cannot be asked or written now is tried again next time."""
+        """Write the reports that are due. Failed queries and writes are retried on the next call."""
         try:
             if self._awaited:
                 secrets = await self._envoy.ask(SECRETS_QUERY)
@@ -100,13 +99,13 @@ class UseReports:
                     self._write(feed, report)
             self._told = ""
         except (EnvoyFailed, StoreError, OSError) as error:
-            # An Envoy that somebody else starts may be away for long.
+            # An externally started Envoy may be down for long: log the same error only once.
             if str(error) != self._told:
                 self._told = str(error)
                 _LOG.warning("cannot find out which certificates Envoy uses: %s", error)
 
     def close(self) -> None:
-        """Envoy has ended: the reports go."""
+        """Remove the reports, because Envoy has ended."""
         for feed in self._written:
             remove_report(feed.directory, self._envoy.pid)
 
@@ -116,7 +115,7 @@ class UseReports:
 
 
 def _part(secrets: object, name: str, kind: str, part: str) -> bytes:
-    """One PEM of a secret in Envoy's answer; empty when it has none."""
+    """One PEM value of a secret in Envoy's response; empty when absent."""
     for entry in _entries(secrets, "configs"):
         if entry.get("name") == name:
             source = _mapping(_mapping(_mapping(entry.get("secret")).get(kind)).get(part))

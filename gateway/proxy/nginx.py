@@ -1,8 +1,8 @@
-"""NGINX in Envoy's place: its configuration from the same settings, asking the same auth service about every request.
+"""NGINX instead of Envoy: renders its configuration from the same settings, with the same auth service.
 
-Pure. nginx knows less than Envoy, and the configuration says where: it cannot read SPIFFE IDs, so that the leg to REST
-on another machine checks a host name; it cannot normalise a path without changing it, so that the path goes to the auth
-service and to REST as it came, and every one that could be read in two ways is refused.
+Pure. NGINX can do less than Envoy. It cannot verify SPIFFE IDs, so connections to REST on another machine check a host
+name instead. It cannot normalise a path without changing it, so it forwards the path unchanged to the auth service and
+to REST, and ambiguous paths are refused.
 
 https://nginx.org/en/docs/http/ngx_http_auth_request_module.html
 """
@@ -28,12 +28,12 @@ TRUST_FILE = "trust.pem"
 CONFIGURATION = "nginx.conf"
 
 PROXY_HEADER = "x-sluice-proxy"
-"""Says to the auth service who asks; what Envoy forwards has no such header."""
+"""Tells the auth service that NGINX asks. Envoy removes this header from client requests."""
 PROXY = "nginx"
 STATUS_HEADER = "x-sluice-status"
-"""The status of a refusal: for nginx itself only 401 and 403 are refusals."""
+"""The status of a refusal; NGINX itself accepts only 401 and 403 as refusals."""
 PROBLEM_HEADER = "x-sluice-problem"
-"""The body of a refusal, for nginx drops that of an ``auth_request``."""
+"""The body of a refusal; NGINX drops the body of an ``auth_request`` response."""
 
 FORWARDED = (
     ("Accept", "$http_accept"),
@@ -44,7 +44,7 @@ FORWARDED = (
     ("Traceparent", "$http_traceparent"),
     ("User-Agent", "$http_user_agent"),
 )
-"""The headers of the client that REST gets, besides the framing; no other header passes."""
+"""The client headers that REST gets, besides the framing; all others are dropped."""
 WRITTEN_BY_THE_GATEWAY = (
     "x-sluice-principal",
     "x-sluice-roles",
@@ -62,7 +62,7 @@ WRITTEN_BY_THE_GATEWAY = (
     "x-envoy-original-path",
     "x-envoy-original-method",
 )
-"""Headers that are removed from requests to the auth service, besides ``REMOVED_HEADERS``."""
+"""Headers that are removed from requests to the auth service, in addition to ``REMOVED_HEADERS``."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9._/:@+=,-]+")
 _OWN_STATUSES = (400, 403, 404, 405, 408, 411, 413, 414, 429, 431, 502, 503, 504)
@@ -78,21 +78,21 @@ _DETAILS = {
 
 @dataclass(frozen=True, slots=True)
 class NginxPaths:
-    """Files that nginx reads and writes; the directories of its identities are read in place."""
+    """The files that NGINX reads and writes; it reads its identity directories in place."""
 
     directory: Path
     edge: Path
     internal: Path
     access_log: Path
     user: str = ""
-    """The user that owns the sockets, when root starts nginx: its workers would run as another user."""
+    """The user that owns the sockets, set when root starts NGINX, whose workers would otherwise run as another user."""
 
 
 def render_nginx(config: GatewayConfig, paths: NginxPaths, legs: Legs) -> str:
     """The whole ``nginx.conf``.
 
     Raises:
-        BootstrapError: a path or name that would need quoting, or a leg that nginx cannot protect.
+        BootstrapError: a path or name would need quoting, or NGINX cannot secure a connection to an upstream.
     """
     return _ENVIRONMENT.get_template(_TEMPLATE).render(
         config=config,
@@ -105,10 +105,10 @@ def render_nginx(config: GatewayConfig, paths: NginxPaths, legs: Legs) -> str:
 
 
 def _body(status: int) -> str:
-    """The body of our own answer, in single quotes; raises :class:`BootstrapError` for a text that needs escapes."""
+    """The body of NGINX's own response, in single quotes; raises :class:`BootstrapError` when it needs escaping."""
     text = problem_body(status, LOCAL_DETAILS.get(status, _DETAILS.get(status, ""))).decode()
     if any(character in text for character in "$'\\"):
-        raise BootstrapError(f"nginx cannot be given the text {text!r}")
+        raise BootstrapError(f"the text {text!r} would need escaping in NGINX's configuration")
     return f"'{text}'"
 
 
@@ -131,19 +131,19 @@ def _scheme(leg: UnixLeg | TlsLeg) -> str:
 
 
 def _is_tls(leg: UnixLeg | TlsLeg) -> bool:
-    """Whether a leg needs TLS; raises :class:`BootstrapError` when nginx could not verify the peer."""
+    """Whether a leg needs TLS; raises :class:`BootstrapError` when NGINX could not verify the peer."""
     if isinstance(leg, UnixLeg):
         return False
     if is_ip_address(leg.host):
         raise BootstrapError(
             f"nginx cannot verify a certificate for the address {leg.host}",
-            "set jobmanager.rest_host and gateway.auth_host to names that are in the certificates",
+            "set jobmanager.rest_host and gateway.auth_host to host names that the certificates contain",
         )
     return True
 
 
 def _plain(text: str | Path, extra: str = "") -> str:
-    """Text that needs no quoting in nginx's configuration; everything else is refused, so that nothing is injected."""
+    """Text that needs no quoting in NGINX's configuration. Other text is refused, which prevents injection."""
     value = str(text)
     if not _PLAIN.fullmatch("".join(character for character in value if character not in extra)):
         raise BootstrapError(f"nginx cannot be given {value!r}", "use a path or name of letters, digits and . _ / -")

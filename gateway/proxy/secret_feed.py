@@ -1,8 +1,8 @@
-"""Identities on their way into Envoy: read and checked here, then given as secrets (SDS).
+"""Reads and checks identities for Envoy, and provides them as secrets (SDS).
 
-Envoy could read key and chain from an identity directory itself, but between the renames of two files it would see a
-pair that does not match; and it takes revocation lists unseen, of which a damaged one makes it refuse everybody. What
-does not pass here is never given to Envoy, and what it had before stays.
+Envoy could read key and chain from an identity directory itself, but between the renames of the two files it would see
+a pair that does not match. It also accepts CRLs without checks, and a damaged one makes it refuse every client. If an
+identity fails a check here, Envoy keeps the previous one.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Side(enum.StrEnum):
     """Envoy's two identities."""
 
     EDGE = "edge"
-    """The public certificate: for servers alone, signed by the edge authority."""
+    """The public certificate: for servers only, signed by the edge authority."""
     INTERNAL = "internal"
-    """The certificate that Envoy shows to REST and to the auth service."""
+    """The certificate that Envoy presents to REST and to the auth service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
     """The secrets of one identity for Envoy.
 
-    The anchors are those of ``material`` that Envoy trusts: see :func:`trusted_anchors`. Inside it verifies REST and
-    the auth service by them, at the edge the certificates of users.
+    ``anchors`` are the trust anchors of ``material`` that Envoy uses, see :func:`trusted_anchors`. On the internal side
+    it verifies REST and the auth service with them, at the edge the certificates of users.
     """
 
     side: Side
@@ -53,12 +53,12 @@ class Given:
 
     @property
     def secrets(self) -> dict[str, Message]:
-        """As SDS resources, by name."""
+        """The SDS resources, by name."""
         chain, key = self.material.chain_pem, self.material.key_pem
         anchors, lists = to_pem(*self.anchors), b"".join(each.pem for each in self.lists)
         if self.side is Side.EDGE:
-            # Not whose: a demand on the identity would shut out those without a certificate, whom Envoy must let in.
-            # The auth service takes users alone, and this authority signs clients of no other role.
+            # No check of the identity here: it would refuse clients without a certificate, whom Envoy must accept.
+            # The auth service accepts only users, and this authority signs client certificates of no other role.
             return {
                 EDGE_TRUST_SECRET: trust_secret(EDGE_TRUST_SECRET, anchors, lists),
                 EDGE_SECRET: certificate_secret(EDGE_SECRET, chain, key),
@@ -73,10 +73,10 @@ class SecretFeed:
     """Reads an identity directory for Envoy whenever it changes.
 
     Args:
-        directory: the identity.
-        side: which of the two it is.
-        trust_domain: that of all identities.
-        monotonic: for the pace at which revocation lists are looked at.
+        directory: the identity directory.
+        side: which of Envoy's two identities it is.
+        trust_domain: the trust domain of all identities.
+        monotonic: the clock for the interval between checks of the CRLs.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class SecretFeed:
         self._now = dt.datetime.min.replace(tzinfo=dt.UTC)
 
     def update(self, now: dt.datetime) -> Given | None:
-        """Read the set; return it when it is new, or None when nothing changed.
+        """Read the identity and its CRLs; return them when they are new, or None when nothing changed.
 
-        Raises :class:`~sluice.core.errors.SluiceError` when the set cannot be read or used; it is looked at
-        again only after it changed again.
+        Raises :class:`~sluice.core.errors.SluiceError` when the identity is unreadable or invalid. It is read again
+        only after another change.
         """
         self._now = now
         renewed = self._read(now)
@@ -114,10 +114,10 @@ class SecretFeed:
         if stamp == self._seen:
             return False
         self._seen = stamp
-        # 1. Whole, and key and leaf of the same generation. 2. Valid now.
+        # 1. Complete, and key and leaf match. 2. Currently valid.
         material, self._seen = read_identity(self.directory)
         material.check_valid_at(now)
-        # 3. The gateway's own, of the right side, and not any other certificate that lay around.
+        # 3. The gateway's own certificate, of the right side.
         identity = material.spiffe_id
         if identity.trust_domain != self._trust_domain or identity.role is not Role.GATEWAY:
             raise EnvoyIdentityError(
@@ -128,7 +128,7 @@ class SecretFeed:
         if public is not (self.side is Side.EDGE):
             raise EnvoyIdentityError(
                 f"{self.directory} holds the gateway's {'public' if public else 'internal'} certificate",
-                "the public one belongs into gateway/edge, the internal one into gateway/envoy: "
+                "the public one belongs in gateway/edge, the internal one in gateway/envoy: "
                 "restart the cluster, or see `sluice pki issue --help`",
             )
         self._material = material
@@ -145,7 +145,7 @@ class SecretFeed:
         anchors, lists = trusted_anchors(material.anchors, self._revoked.lists)
         for left_out in set(material.anchors) - set(anchors):
             _LOG.warning(
-                "Envoy does not trust %s yet: it has no revocation list, while another authority has one",
+                "Envoy does not trust %s yet: it has no CRL, while another authority has one",
                 left_out.subject.rfc4514_string(),
             )
         self._lists_seen = version

@@ -34,14 +34,14 @@ from sluice.gateway.xds import XdsService, XdsStatus
 _LOG = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
-"""How often files are looked at: the larger part of the time from a revocation to the first refusal."""
+"""Polling interval of the files. It is the larger part of the delay from a revocation to the first refusal."""
 EXPIRY_SECONDS = 30.0
-"""How often ids that have expired are taken out."""
+"""How often expired revocations are removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where it is written: each is read again when its file changed."""
+    """The sources of the configuration; each is read again when its file changes."""
 
     routes: CachedFile[RouteTable]
     policy: PolicyFile
@@ -50,9 +50,9 @@ class Sources:
 
 
 class EdgePublisher:
-    """Keeps ``board`` as the sources say.
+    """Publishes changes of the sources on ``board``.
 
-    Use: :meth:`refresh` once, which raises when there is nothing good to begin with; then :meth:`run`.
+    Use: :meth:`refresh` once, which raises when a source is invalid at the start; then :meth:`run`.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class EdgePublisher:
         copy: Path,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``inputs`` has what never changes, the rest is filled in from ``sources``; ``copy`` is a file for people."""
+        """``inputs`` has the constant parts; the rest comes from ``sources``. ``copy`` is a file for operators."""
         self._board = board
         self._status = status
         self._sources = sources
@@ -78,12 +78,12 @@ class EdgePublisher:
         self._expired_at = 0.0
 
     def refresh(self) -> None:
-        """Publish what changed; raises :class:`~sluice.core.errors.SluiceError` for a source that cannot be used."""
+        """Publish changes; raises :class:`~sluice.core.errors.SluiceError` when a source is invalid."""
         self._refresh_edge()
         self._refresh_revocations()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Publish changes until cancelled."""
         await repeat(self._look, POLL_SECONDS, "what is new is not given to Envoy")
 
     def _look(self) -> None:
@@ -115,7 +115,7 @@ class EdgePublisher:
         changed = self._board.publish(edge_resources(documents))
         self._built = inputs
         if changed:
-            # For people, and for the audit: what Envoy has is in its memory.
+            # For operators and `sluice audit`; Envoy keeps its configuration in memory only.
             make_private_directory(self._copy.parent)
             write_secret(self._copy, msgspec.json.encode({SHORT_NAMES[kind]: documents[kind] for kind in documents}))
             _LOG.info("sent Envoy a new configuration: %s", ", ".join(kind.rpartition(".")[2] for kind in changed))
@@ -141,11 +141,11 @@ async def publishing(
     collector: Collector | None = None,
     egress: EgressConfig | None = None,
 ) -> AsyncIterator[None]:
-    """Serve what ``sources`` say while the context lasts, and write it to ``copy`` for people.
+    """Publish the configuration from ``sources`` while the context lasts, and write it to ``copy`` for operators.
 
-    Envoy's spans go to ``collector``; ``egress`` is the way out of jobs, None: there is none.
+    Envoy's spans go to ``collector``. ``egress`` are the egress settings of jobs; None means no egress gateway.
 
-    Raises :class:`~sluice.core.errors.SluiceError` when there is nothing good to begin with.
+    Raises :class:`~sluice.core.errors.SluiceError` when a source is invalid at the start.
     """
     inputs = EdgeInputs(
         config=config,

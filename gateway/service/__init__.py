@@ -1,4 +1,4 @@
-"""The auth service and the relay as processes: HTTP interfaces and composition."""
+"""The processes of the auth service, the relay and Envoy: their HTTP and gRPC interfaces, and composition."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Where the processes of the gateway announce their addresses, for processes of the same home."""
+"""Files in which the gateway's processes announce their addresses to processes of the same home."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from sluice.gateway.proxy import EnvoyPaths, of_auth
 
 
 def auth_announcement(home: Home, config: GatewayConfig, number: int = 1) -> Path:
-    """The path that exists once the auth service answers: its socket, or the file with its address."""
+    """The path that exists once the auth service is ready: its socket, or the file with its address."""
     return (
         home.run / "endpoints" / "auth.json" if config.auth_host else of_auth(EnvoyPaths.of(home).auth_socket, number)
     )
 
 
 def ext_authz_announcement(home: Home, number: int = 1) -> Path:
-    """The file with the address of the gRPC listener, while it serves."""
+    """The file with the address of the gRPC listener; it exists while the listener serves."""
     return of_auth(home.run / "endpoints" / "ext-authz.json", number)
 
 
 def envoy_announcement(home: Home, name: str = ENVOY_NAME) -> Path:
-    """The file with the address of Envoy ``name``, while it serves."""
+    """The file with the address of Envoy ``name``; it exists while Envoy serves."""
     return (home if name == ENVOY_NAME else home.envoy(name)).run / "endpoints" / "envoy.json"
 
 
 def acme_announcement(home: Home) -> Path:
-    """The file with the address of the listener for ACME challenges over http-01, while Envoy has it."""
+    """The file with the address of the http-01 listener; it exists while Envoy has this listener."""
     return home.run / "endpoints" / "acme-http.json"
 
 
 def publish(path: Path, host: str, port: int) -> Callable[[], None]:
-    """Announce an address for processes of this home; returns what withdraws it."""
+    """Announce an address to processes of this home; returns a function that withdraws the announcement."""
     make_private_directory(path.parent)
     write_atomic(path, msgspec.json.encode({"host": _reachable(host), "port": port}), mode=SECRET_MODE)
     return partial(path.unlink, missing_ok=True)
 
 
 def _reachable(host: str) -> str:
-    """The address for clients on this machine when Envoy listens on all of them."""
+    """An address for clients on this machine: loopback when Envoy listens on all addresses."""
     address = ipaddress.ip_address(host)
     if not address.is_unspecified:
         return host

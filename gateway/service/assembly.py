@@ -1,4 +1,4 @@
-"""The auth service put together from a home and its configuration."""
+"""Builds the auth service from a home and its configuration."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ _LOG = logging.getLogger(__name__)
 
 MAX_ROUTE_LIST_BYTES = 1 << 20
 UPKEEP_SECONDS = 10.0
-"""How often pass keys are looked after, and what is kept in memory is written."""
+"""How often the signing keys of passes are checked, and data in memory is written."""
 
 
 def route_file(home: Home) -> Path:
-    """Where the launcher puts the routes that REST publishes."""
+    """The file to which the launcher writes the routes that REST publishes."""
     return home.run / "routes.json"
 
 
@@ -69,13 +69,13 @@ async def auth_service(
     *,
     locate_ca: Locate | None = None,
 ) -> AsyncIterator[AuthService]:
-    """The auth service of ``home``, ready to answer, and looked after until the end.
+    """The auth service of ``home``, ready to serve, with its background tasks, while the context lasts.
 
-    ``name`` is that of its own identity, with which it asks the online authority, which is announced in ``home``
-    unless ``locate_ca`` says where it is.
+    ``name`` names the identity with which it calls the online authority. The authority's address is announced in
+    ``home``, unless ``locate_ca`` returns it.
 
-    Raises ``SluiceError`` when tokens, users, routes, the policy, the revocations or the audit log are
-    not in order: an auth service that cannot decide does not start.
+    Raises ``SluiceError`` when the tokens, users, routes, policy, revocations or audit log are unusable: an auth
+    service that cannot decide does not start.
     """
     routes = CachedFile(
         route_file(home),
@@ -130,7 +130,7 @@ async def auth_service(
 
 @contextlib.asynccontextmanager
 async def _following(home: Home, config: GatewayConfig) -> AsyncIterator[SharedFiles | None]:
-    """The credential files of ``home``, kept up to date with other machines; None: they are its own."""
+    """Keep the credential files of ``home`` in sync with other machines; yields None when they are not shared."""
     if config.shared_store is None:
         leave(home)
         yield None
@@ -147,7 +147,7 @@ async def _following(home: Home, config: GatewayConfig) -> AsyncIterator[SharedF
 
 
 def _token_keys(directory: Path, locate: Locate) -> FetchKeys:
-    """Asks the online authority as the auth service."""
+    """Fetches the keys of tokens from the online authority, with the identity of the auth service."""
 
     async def fetch() -> TokenKeysAnswer:
         identity = await asyncio.to_thread(TlsIdentity, directory)
@@ -160,14 +160,14 @@ def _token_keys(directory: Path, locate: Locate) -> FetchKeys:
 async def egress_checks(
     service: AuthService, jobs: RestJobs, config: EgressConfig, trust_domain: str
 ) -> AsyncIterator[EgressChecks]:
-    """What decides about connections of jobs to destinations outside, by policy and audit log of ``service``."""
+    """The checks of outgoing connections of jobs, with the policy and the audit log of ``service``."""
     async with resolving(config.nameservers) as resolver:
         policy = service.checks.authenticator.policy
         yield EgressChecks(policy.get, JobOwners(jobs.ask), resolver, service.checks.audit, trust_domain, config.mode)
 
 
 def decode_routes(data: bytes, *, flight_sql: bool = False) -> RouteTable:
-    """REST's routes, and the methods of Spark Connect and perhaps of Flight SQL."""
+    """REST's routes, and the methods of Spark Connect and optionally of Flight SQL."""
     return RouteTable([*RouteTable.decode(data).routes, *connect_operations(flight_sql=flight_sql)])
 
 
@@ -183,7 +183,7 @@ def _keys_of(config: IssuerConfig) -> KeyCache:
 async def _look_after(home: Home, authenticator: Authenticator, use: TokensLastUsed) -> None:
     for _, cache in authenticator.issuers.values():
         with contextlib.suppress(SluiceError):
-            # Ahead of the first token, which would have to wait for it.
+            # Fetch the keys in advance, so that the first token need not wait for them.
             await cache.get()
 
     async def look() -> None:
@@ -191,11 +191,11 @@ async def _look_after(home: Home, authenticator: Authenticator, use: TokensLastU
         await asyncio.to_thread(use.flush)
         await asyncio.to_thread(authenticator.sessions.flush_if_due)
 
-    await repeat(look, UPKEEP_SECONDS, "cannot look after the auth service's files")
+    await repeat(look, UPKEEP_SECONDS, "cannot update the auth service's files")
 
 
 def _refresh_keys(home: Home, keys: PassKeys) -> None:
-    """Make and retire keys, and publish the set where processes of this machine look for it."""
+    """Create and retire keys as due, and publish the key set for processes on this machine."""
     if keys.refresh(time.time()) or not assertion_keys_file(home).exists():
         publish_keys(home, keys)
-        _LOG.info("rotated the signing keys of passes and assertions")
+        _LOG.info("rotated the signing keys of access tokens and assertions")

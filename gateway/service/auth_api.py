@@ -1,4 +1,4 @@
-"""The HTTP interface under ``/auth/``: a short list of paths, everything else is refused."""
+"""The HTTP interface under ``/auth/``: a fixed list of paths; all others are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sluice.gateway.ui import AdminPages, RevocationClient
 _LOG = logging.getLogger(__name__)
 
 PREFIX = "/auth/"
-"""Envoy sends what begins with this here without asking about it first."""
+"""Envoy forwards requests with this prefix without an authorization check."""
 
 _Handler = Callable[[AuthRequest, AuditNote], Awaitable[web.Response]]
 
@@ -50,7 +50,7 @@ class AuthApi:
         }
 
     async def handle(self, http: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; what happened is in the audit log before the answer leaves."""
+        """Answer one request. The audit log has the outcome before the response is sent."""
         try:
             request = await read(http)
         except Refused as error:
@@ -73,11 +73,11 @@ class AuthApi:
         return response
 
     async def _exchange(self, request: AuthRequest, note: AuditNote) -> web.Response:
-        """A pass for a credential: as JSON, or for a browser as a cookie that no script can read."""
+        """Exchange a credential for a pass: as JSON, or for a browser as a cookie that scripts cannot read."""
         who = await self._sign_in.who(_without_pass_cookie(request))
         note.principal, note.credential = who.principal.name, who.principal.credential.id
         if who.pass_id:
-            # Else a pass that was stolen could be renewed for ever, long after its credential has ended.
+            # Otherwise a stolen pass could be renewed forever, even after its credential has ended.
             raise Refused(403, "a pass cannot be exchanged for another", "Exchange the credential itself.")
         text, seconds = self._sign_in.new_pass(who)
         note.reason = "exchanged a credential for a pass"
@@ -107,7 +107,7 @@ class AuthApi:
 
 
 def _without_pass_cookie(request: AuthRequest) -> AuthRequest:
-    """A browser sends its pass along with its session: it is the session that is to be exchanged."""
+    """A browser sends its pass cookie with its session cookie; only the session may be exchanged."""
     session = request.cookies.get(SESSION_COOKIE)
     if request.presented.authorization or session is None:
         return request

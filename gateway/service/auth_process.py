@@ -1,4 +1,4 @@
-"""The auth service: answers what Envoy asks about requests, and gives it its configuration, until cancelled."""
+"""The auth service as a process: answers Envoy's authorization checks, and serves its configuration (xDS)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from sluice.pki.trust import reporting
 _LOG = logging.getLogger(__name__)
 
 MAX_CHECK_LINE_BYTES = 64 << 10
-"""Envoy takes up to 32 KiB of headers, target included; they must arrive here whole to be refused properly."""
+"""Envoy accepts up to 32 KiB of headers, including the target; larger ones must still arrive here to be refused."""
 _SHUTDOWN_SECONDS = 2.0
 
 
@@ -53,14 +53,15 @@ async def run_auth(
     tracing: TracingConfig | None = None,
     egress: EgressConfig | None = None,
 ) -> None:
-    """Serve Envoy's questions, and its configuration, until cancelled: on sockets, or on ``config.auth_host``.
+    """Serve Envoy's authorization checks and its configuration until cancelled.
 
-    ``rest`` is where Envoy finds REST over mutual TLS; None: on its unix socket. ``locate_ca`` tells where the online
-    authority is; None: it is announced in ``home``. With ``tracing`` Envoy takes part. ``egress`` is the way out of
-    jobs, with the mode that holds; None: there is none.
+    Listens on Unix sockets, or on ``config.auth_host``. ``rest`` is REST's address for mutual TLS; None means its Unix
+    socket. ``locate_ca`` returns the address of the online authority; None means it is announced in ``home``. With
+    ``tracing``, Envoy exports spans. ``egress`` are the egress settings of jobs with the effective mode; None means no
+    egress gateway.
 
-    Raises ``SluiceError`` when tokens, routes or the audit log are not in order, or there is no
-    identity for the network: an auth service that cannot decide does not start.
+    Raises ``SluiceError`` when tokens, routes or the audit log are unusable, or the identity for the network is
+    missing: an auth service that cannot decide does not start.
     """
     paths, number = EnvoyPaths.of(home), auth_number(config, name)
     server_name = "auth" if number == 1 else name
@@ -109,7 +110,7 @@ async def run_auth(
         )
         if config.auth_host:
             peers = client_policy(Channel.AUTH, trust_domain)
-            # nginx names no protocol, and means HTTP/1.1.
+            # NGINX offers no protocol (ALPN) and uses HTTP/1.1.
             serving: dict[str, Callable[[], asyncio.Protocol]] = {
                 "h2": xds.server.protocol,
                 "http/1.1": server,
@@ -144,7 +145,7 @@ async def run_auth(
             publishing(xds, config, trust_domain, legs, sources, copy=copy, collector=collector, egress=outside)
         )
         if config.ext_authz is not None:
-            # Late: importing gRPC takes longer than all else, and few have such a listener.
+            # Imported late, because importing gRPC is slow and few clusters have this listener.
             from sluice.gateway.service.grpc_server import ext_authz_listener
 
             asked = ext_authz_listener(

@@ -1,7 +1,7 @@
-"""Answers whether a held request may go on, for whichever protocol a proxy asks in.
+"""Decides whether a request may go on, independently of the protocol of the proxy's check.
 
-There is one decision, one audit record and one answer; :mod:`sluice.gateway.service.ext_authz` says it in HTTP and
-:mod:`sluice.gateway.service.grpc_authz` in gRPC.
+Each check has one decision, one audit record and one answer. :mod:`sluice.gateway.service.ext_authz` translates it to
+HTTP, :mod:`sluice.gateway.service.grpc_authz` to gRPC.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ DECISIONS = Counter(
 )
 
 PRINCIPAL_HEADER = "x-sluice-principal"
-"""For Envoy's own log; no process behind Envoy trusts this header."""
+"""For Envoy's log; no upstream trusts this header."""
 REQUEST_ID_HEADER = "x-sluice-request-id"
 OPERATION_HEADER = "x-sluice-operation"
-"""The operation that was granted; Envoy forwards the request only on the route of this operation."""
+"""The granted operation; Envoy forwards the request only on the route of this operation."""
 
 MAX_LOGGED_PATH_CHARACTERS = 1024
 MAX_LOGGED_FIELD_CHARACTERS = 128
@@ -42,14 +42,14 @@ MAX_LOGGED_FIELD_CHARACTERS = 128
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the proxy is told.
+    """The answer to the proxy.
 
     Attributes:
-        status: 200: the request goes on; else the status of the refusal.
-        headers: of the request that goes on, or of the refusal; names in lower case.
-        body: of the refusal.
-        cookie: a value of ``set-cookie`` for the response to a request that goes on.
-        decision: what was decided.
+        status: 200 when the request may go on, otherwise the status of the refusal.
+        headers: headers to add to the allowed request, or headers of the refusal; names in lower case.
+        body: the body of the refusal.
+        cookie: a value of ``set-cookie`` for the response to an allowed request.
+        decision: the decision.
     """
 
     status: int
@@ -60,13 +60,13 @@ class Answer:
 
     @property
     def allowed(self) -> bool:
-        """Whether the request goes on."""
+        """Whether the request may go on."""
         return self.decision is not None and self.decision.allowed
 
 
 @dataclass(frozen=True, slots=True)
 class CheckService:
-    """Decides about held requests; reads tokens, policy and routes afresh when their files changed."""
+    """Decides about requests; reads tokens, policy and routes again when their files change."""
 
     authenticator: Authenticator
     routes: CachedFile[RouteTable]
@@ -75,10 +75,10 @@ class CheckService:
     signer: AssertionSigner
 
     async def answer(self, check: CheckRequest, headers: Mapping[str, str]) -> Answer:
-        """Decide about ``check``, whose other headers are ``headers`` (a mapping that ignores case, or lower case).
+        """Decide about ``check``. ``headers`` are the request's headers (names in lower case, or case-insensitive).
 
         Raises:
-            SluiceError: it cannot be decided now; the request must not go on.
+            SluiceError: no decision is possible now; the request must not go on.
         """
         parent = checked(headers.get(TRACEPARENT_HEADER, ""))
         with TRACING.span("auth decide", parent, request_id=check.request_id) as span:
@@ -105,11 +105,11 @@ class CheckService:
                 OPERATION_HEADER: decision.operation,
             }
         if span.traceparent:
-            told[TRACEPARENT_HEADER] = span.traceparent  # what REST does comes below it
+            told[TRACEPARENT_HEADER] = span.traceparent  # the parent of REST's span
         return Answer(200, told, cookie=cookie, decision=decision)
 
     async def decide_and_record(self, check: CheckRequest, who: Authenticated | Unauthenticated) -> Decision:
-        """Decide, and have it in the audit log before anyone learns of it."""
+        """Decide, and write the decision to the audit log before it is returned."""
         policy = self.authenticator.policy.get()
         decision = decide(check, who, policy=policy, routes=self.routes.get(), realm=self.sign_in.realm)
         await self.audit.append(_record(check, decision))
@@ -123,7 +123,7 @@ class CheckService:
             return error
 
     def _noted_use(self, who: Authenticated) -> str | None:
-        """Remember that the credential was used; for a session's cookie, a cookie with a new pass."""
+        """Note the use of the credential; for a session cookie, returns a cookie with a new pass."""
         token = who.principal.credential.token_id
         if token is not None and not who.pass_id and self.sign_in.token_use is not None:
             self.sign_in.token_use.used(token)
@@ -146,7 +146,7 @@ def _refusal(decision: Decision, *, page: bool) -> Answer:
 
 
 def _is_navigation(method: str, headers: Mapping[str, str]) -> bool:
-    """Whether a person looks at a page with a browser, rather than a program at an API."""
+    """Whether a person opens a page in a browser, as opposed to a program that calls an API."""
     return (
         method == "GET"
         and headers.get("sec-fetch-mode") == "navigate"

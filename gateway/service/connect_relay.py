@@ -1,8 +1,7 @@
-"""The relay as a process: ``sluice run connect``, beside the auth service, on a unix socket that Envoy opens.
+"""The relay as a process: ``sluice run connect``, on a Unix socket to which Envoy connects.
 
-It serves Spark Connect, and Flight SQL where ``gateway.flight_sql`` is on.
-
-Its identity, ``gateway/connect``, is shown to the servers of sessions, and to REST on another machine.
+It serves Spark Connect, and Flight SQL when ``gateway.flight_sql`` is on. It presents its identity ``gateway/connect``
+to the servers of sessions, and to REST on another machine.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ async def run_connect(home: Home, config: GatewayConfig, *, rest: tuple[str, int
     """Relay Spark Connect until cancelled.
 
     Raises:
-        StoreError: there is no usable identity ``gateway/connect``, or the socket is taken.
+        StoreError: there is no usable identity ``gateway/connect``, or the socket is in use.
     """
     identity = TlsIdentity(home.identity(Role.GATEWAY, CONNECT_NAME))
     leg = legs_of(config, EnvoyPaths.of(home), rest).rest

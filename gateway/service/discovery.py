@@ -1,6 +1,7 @@
-"""OpenID Connect discovery of the trust domain: where others find the keys that tokens of jobs are verified with.
+"""OpenID Connect discovery of the trust domain, which publishes the keys to verify tokens of jobs with.
 
-Public and the same for everybody. The keys are the online authority's; while it is away, the last ones are served.
+The documents are public. The keys come from the online authority; while it is unavailable, the last known keys are
+served.
 
 Source: OpenID Connect Discovery 1.0, sections 3 and 4; RFC 7517.
 """
@@ -24,8 +25,8 @@ from sluice.pki.jwt import algorithm_of, decode_jwks, oidc_jwks
 _LOG = logging.getLogger(__name__)
 
 MAX_AGE_SECONDS = 300
-"""How long others may keep an answer. With the seconds between two questions to the authority it is less than the 10
-minutes for which a new key is published before it signs."""
+"""How long clients may cache a response. Together with :data:`FETCH_SECONDS` it is less than the 10 minutes for which a
+new key is published before it signs."""
 FETCH_SECONDS = 60.0
 RETRY_SECONDS = 2.0
 
@@ -39,14 +40,14 @@ class _Published:
 
 
 class Discovery:
-    """Answers ``/.well-known/openid-configuration`` and the key set; ``fetch`` asks the online authority."""
+    """Serves ``/.well-known/openid-configuration`` and the key set; ``fetch`` gets keys from the online authority."""
 
     def __init__(self, fetch: FetchKeys) -> None:
         self._fetch = fetch
         self._published: _Published | None = None
 
     async def keep_fresh(self) -> None:
-        """Ask the authority now and then, until cancelled."""
+        """Fetch the keys periodically, until cancelled."""
         complaint = ""
         while True:
             try:
@@ -61,20 +62,20 @@ class Discovery:
                 await asyncio.sleep(FETCH_SECONDS)
 
     async def refresh(self) -> None:
-        """Ask the authority once; raises that it cannot be reached, or that its keys are damaged."""
+        """Fetch the keys once; raises when the authority cannot be reached, or when its keys are damaged."""
         answer = await self._fetch()
         if self._published is None or answer != self._published.source:
             self._published = _Published(answer, documents_of(answer) if answer.issuer else {})
 
     def answer(self, request: web.BaseRequest) -> web.Response | None:
-        """The answer; None: that is no request for these documents."""
+        """The response; None when the request is not for these documents."""
         path = request.raw_path.partition("?")[0]
         if path not in DISCOVERY_PATHS:
             return None
         if request.method not in {"GET", "HEAD"}:
-            return _problem(405, "These documents can only be read.", {"allow": "GET, HEAD"})
+            return _problem(405, "These documents are read-only.", {"allow": "GET, HEAD"})
         if self._published is None:
-            return _problem(503, "The keys cannot be had now; try again.", {"retry-after": "5"})
+            return _problem(503, "The keys are not available now; try again.", {"retry-after": "5"})
         document = self._published.documents.get(path)
         if document is None:
             return _problem(404, "This cluster does not issue tokens for others: pki.token_issuer is not set.", {})

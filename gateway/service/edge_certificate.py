@@ -1,4 +1,4 @@
-"""The certificate that browsers see: files of somebody else, or of an ACME server that is asked while Envoy serves."""
+"""The certificate for browsers: from files of another program, or from an ACME server while Envoy serves."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from sluice.pki import Role
 _LOG = logging.getLogger(__name__)
 
 ACME_CERTIFICATE = "certificate of gateway.acme"
-"""In the status report."""
+"""Its name in the status report."""
 
 
 def edge_directory(home: Home) -> Path:
-    """Where the public certificate is; in a home of earlier versions it took the place of the internal one."""
+    """The directory of the public certificate; homes of earlier versions keep it in place of the internal one."""
     directory = home.identity(Role.GATEWAY, EDGE_NAME)
     return directory if directory.exists() else home.identity(Role.GATEWAY, ENVOY_NAME)
 
 
 def require_free_challenge_port(config: GatewayConfig) -> None:
-    """Raise :class:`ListenError` when http-01 is chosen and its port is taken."""
+    """Raise :class:`ListenError` when http-01 is configured and its port is in use."""
     if config.acme is not None and config.acme.challenge == "http-01":
         require_free_port(config.host, config.acme.http_port)
 
 
 def certificate_files(home: Home, config: GatewayConfig) -> CertificateFiles | None:
-    """The files of another authority's certificate, read once; None: there are none.
+    """The files of another authority's certificate, read once; None when there are none.
 
-    What somebody else provides must be good at the start. What the gateway itself gets may not be there yet, or may
-    have expired while it was down: it can only get the next one while it runs.
+    Files of another program must be valid at the start. The gateway's own ACME certificate may be missing, or may have
+    expired while the gateway was down: the gateway can order the next one only while it runs.
     """
     if config.acme is None:
         files = CertificateFiles.of(config)
@@ -52,15 +52,15 @@ def certificate_files(home: Home, config: GatewayConfig) -> CertificateFiles | N
     try:
         files.update(utc_now())
     except SluiceError as error:
-        # For the alert on certificates that were not renewed.
+        # Triggers the alert on certificates that were not renewed.
         CERTIFICATE_FILE_NOT_AFTER.labels(str(chain)).set(0)
-        _LOG.warning("the edge authority's certificate is shown until the ACME server has issued one: %s", error)
+        _LOG.warning("Envoy presents the edge authority's certificate until the ACME server has issued one: %s", error)
     return files
 
 
 @contextlib.asynccontextmanager
 async def renewing(home: Home, config: GatewayConfig, envoy: EnvoyAdmin, status: XdsStatus) -> AsyncIterator[None]:
-    """Order certificates of the ACME server, if there is one, while ``envoy`` serves; say where http-01 is answered."""
+    """Order certificates from the ACME server, if configured, while ``envoy`` serves; announce the http-01 port."""
     if config.acme is None:
         yield
         return

@@ -1,7 +1,7 @@
-"""Verifies the client certificates that a proxy of somebody else reports, against the authority of the gateway's users.
+"""Verifies client certificates that an external proxy reports, against the authority of the gateway's users.
 
-A proxy may be set up to take any certificate (``ACCEPT_UNTRUSTED``), or one of another authority. That its holder has
-the key is certain (the handshake proves it); whose it is is decided here, by chain, purpose and revocation list.
+A proxy may accept any certificate (``ACCEPT_UNTRUSTED``), or certificates of another authority. The handshake proves
+only that the client has the key; this module checks the chain, the purpose and the CRL.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MAX_CERTIFICATE_CHARACTERS = 64 << 10
 
 
 class EdgeClients:
-    """The users' certificates that count.
+    """Verifies the certificates of users.
 
     Args:
-        directory: the identity directory of the gateway's public side: its anchors and its revocation list.
-        clock: the present, in UTC.
+        directory: the identity directory of the gateway's public side, with trust anchors and CRL.
+        clock: returns the current time in UTC.
     """
 
     def __init__(self, directory: Path, *, clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC)) -> None:
@@ -38,14 +38,15 @@ class EdgeClients:
         self._identity: TlsIdentity | None = None
 
     def header(self, encoded: str) -> str:
-        """What ``x-forwarded-client-cert`` of an Envoy of ours would say of a certificate (PEM, URL-encoded).
+        """The ``x-forwarded-client-cert`` that our own Envoy would write for a certificate (PEM, URL-encoded).
 
-        Empty, which no authenticator takes, when it is not of a user of ours; the reason is logged.
+        Empty when the certificate is not a valid user certificate; the authenticator refuses an empty value, and the
+        reason is logged.
         """
         try:
             return self._header(encoded)
         except PkiError as error:
-            _LOG.warning("a client certificate does not count: %s", error)
+            _LOG.warning("refusing a client certificate: %s", error)
             return ""
 
     def _header(self, encoded: str) -> str:

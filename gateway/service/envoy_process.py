@@ -1,4 +1,4 @@
-"""Envoy in front of the auth service: started here, or by somebody else, and given its secrets until cancelled."""
+"""Runs Envoy, or accompanies an externally started one, and serves its secrets until cancelled."""
 
 from __future__ import annotations
 
@@ -65,35 +65,34 @@ async def run_envoy(
 ) -> None:
     """Run Envoy until cancelled; ``run/endpoints/envoy.json`` has its address once it accepts.
 
-    What changes in its identity directories (certificates, anchors, revocation lists) counts within seconds, without
-    a restart.
+    Changes in its identity directories (certificates, trust anchors, CRLs) apply within seconds, without a restart.
 
     Args:
-        home: where identities, sockets and logs are.
-        config: where it listens, and where it finds the auth service.
-        trust_domain: that of all identities.
-        name: which of the Envoys of this home; each but the first has files of its own below ``envoys``.
-        rest: where it finds REST over mutual TLS; None: on its unix socket.
-        elsewhere: somebody else starts Envoy, with the bootstrap that is written here, and shares ``run`` with this
-            process: the sockets on which Envoy is given its secrets and is asked.
-        egress: the way out of jobs, with the mode that holds; None: there is none.
+        home: has the identities, sockets and logs.
+        config: the addresses of Envoy and of the auth service, and other settings.
+        trust_domain: the trust domain of all identities.
+        name: which Envoy of this home; each but the first has its own files below ``envoys``.
+        rest: REST's address for mutual TLS; None means its Unix socket.
+        elsewhere: another program starts Envoy with the bootstrap written here, and shares ``run`` with this process,
+            which contains the sockets for secrets (SDS) and for Envoy's admin interface.
+        egress: the egress settings of jobs with the effective mode; None means no egress gateway.
 
     Raises:
-        ListenError: the port is taken.
-        EnvoyIdentityError: an identity is not what it should be.
-        EdgeCertificateError: the certificate of another authority is not what it should be.
+        ListenError: the port is in use.
+        EnvoyIdentityError: an identity belongs to another role or to the wrong side.
+        EdgeCertificateError: the certificate of another authority is invalid.
         StoreError: an identity is missing or damaged.
-        EnvoyFailed: Envoy did not start, or ended by itself.
+        EnvoyFailed: Envoy did not start, or exited unexpectedly.
     """
     if name not in envoy_names(config):
         raise BootstrapError(
-            f"gateway.envoys is {config.envoys}, and {name[:80]!r} is none of {', '.join(envoy_names(config))}",
+            f"gateway.envoys is {config.envoys}, and {name[:80]!r} is not one of {', '.join(envoy_names(config))}",
             "use one of these names, or set gateway.envoys",
         )
     own = home if name == ENVOY_NAME else home.envoy(name).create()
     paths = EnvoyPaths.of(home, name)
     legs, outside, shared = legs_of(config, paths, rest), egress or NO_EGRESS, config.envoys > 1
-    # Before anything is written: another gateway of this home may be using the files.
+    # Check the ports before writing files: another gateway of this home may be using them.
     if not elsewhere:
         require_free_port(config.host, config.port, shared=shared)
         if config.http3:
@@ -123,7 +122,7 @@ async def run_envoy(
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """What an Envoy runs with: ``home`` is its own part of it, and ``chains`` whether it chains its own access log."""
+    """The context of one Envoy. ``home`` is its own part of the home; ``chains``: it audits its own access log."""
 
     home: Home
     config: GatewayConfig
@@ -132,7 +131,7 @@ class _Running:
     egress: EgressConfig
     chains: bool
     status: XdsStatus
-    """What Envoy has taken of its secrets."""
+    """Which secrets Envoy has accepted."""
 
 
 def _prepare_access_log(paths: EnvoyPaths) -> None:
@@ -141,7 +140,10 @@ def _prepare_access_log(paths: EnvoyPaths) -> None:
 
 
 async def _chain_access_log(running: _Running, stack: contextlib.AsyncExitStack) -> None:
-    """No auth service reads this access log (it is on another machine, or reads the first one's): it has a chain."""
+    """Write the access log to an audit log of its own when no auth service reads it.
+
+    An auth service on another machine cannot read it, and one on this machine reads the first Envoy's only.
+    """
     if running.chains:
         log = stack.enter_context(contextlib.closing(AuditLog(audit_file(running.home))))
         await stack.enter_async_context(keeping(running.home, log))
@@ -165,17 +167,17 @@ async def _accompany_envoy(running: _Running, envoy: EnvoyElsewhere) -> NoReturn
                 _LOG.info("Envoy serves https://%s:%d", config.host, port)
                 async with renewing(home, config, envoy, running.status):
                     await envoy.until_gone()
-                _LOG.warning("Envoy does not answer any more")
+                _LOG.warning("Envoy stopped answering")
 
 
 async def _announce_egress(
     home: Home, envoy: EnvoyAdmin, egress: EgressConfig, announced: contextlib.ExitStack | contextlib.AsyncExitStack
 ) -> None:
-    """Say where the listener for jobs is, once it accepts."""
+    """Announce the address of the egress listener once it accepts connections."""
     if is_on(egress):
         port = await envoy.until_listening(EGRESS)
         announced.callback(publish(egress_endpoint(home), egress.host, port))
-        _LOG.info("Envoy takes connections of jobs to destinations outside on %s:%d", egress.host, port)
+        _LOG.info("Envoy accepts outgoing connections of jobs on %s:%d", egress.host, port)
 
 
 async def _run_envoy(running: _Running, directory: Path) -> None:
@@ -184,7 +186,7 @@ async def _run_envoy(running: _Running, directory: Path) -> None:
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(paths.admin_socket.unlink, missing_ok=True)
         await _chain_access_log(running, stack)
-        # In the home, where the paths of its configuration begin: that may come from another machine.
+        # Run in the home: paths in the configuration, which may come from another machine, are relative to it.
         envoy = await EnvoyProcess.start(
             paths.bootstrap, admin_socket=paths.admin_socket, log=home.logs / "envoy-proxy.log", directory=directory
         )
@@ -200,4 +202,4 @@ async def _run_envoy(running: _Running, directory: Path) -> None:
         _LOG.info("Envoy serves https://%s:%d", config.host, port)
         await stack.enter_async_context(renewing(home, config, envoy, running.status))
         code = await envoy.wait()
-        raise EnvoyFailed(f"Envoy ended by itself (exit code {code})", envoy.tail())
+        raise EnvoyFailed(f"Envoy exited unexpectedly (exit code {code})", envoy.tail())

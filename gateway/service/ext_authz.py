@@ -1,9 +1,9 @@
-"""The auth service over HTTP: Envoy's ``ext_authz`` asks it about requests, and people sign in under ``/auth/``.
+"""The auth service over HTTP: authorization checks of Envoy's ``ext_authz``, and sign-in under ``/auth/``.
 
-Envoy sends the method and target of the held request with an empty body, and of its headers those in
-``gateway.envoy_config.check_headers``. The answer 200 carries the signed assertion for REST; any other answer goes to
-the caller as it is. A 5xx, no answer, or a late one makes Envoy refuse the request with 503 (``failure_mode_allow:
-false``).
+Envoy sends the method and target of the request with an empty body, and the headers in
+``gateway.envoy_config.check_headers``. A response with status 200 carries the signed assertion for REST; any other
+response goes to the caller unchanged. On a 5xx, a timeout or no response, Envoy refuses the request with 503
+(``failure_mode_allow: false``).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AuthService:
-    """Answers Envoy's questions, and the requests under ``/auth/``."""
+    """Answers Envoy's authorization checks, and requests under ``/auth/``."""
 
     checks: CheckService
     api: AuthApi
     discovery: Discovery
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The handler for aiohttp's low-level server: what is not under ``/auth/`` is a check."""
+        """The handler for aiohttp's low-level server. A request for no other known path is an authorization check."""
         if request.raw_path.startswith(STATIC_PREFIX):
             return _static(request)
         if (told := self.discovery.answer(request)) is not None:
@@ -47,7 +47,7 @@ class AuthService:
             return await self.api.handle(request)
         check = CheckRequest(
             method=request.method,
-            # The target as Envoy sent it: aiohttp's own `path` is decoded already.
+            # The target exactly as Envoy sent it; aiohttp's `path` is decoded.
             target=request.raw_path,
             presented=presented(request),
             csrf=tuple(request.headers.getall(CSRF_HEADER, ())),
@@ -57,7 +57,7 @@ class AuthService:
         try:
             answer = _http(await self.checks.answer(check, request.headers))
         except SluiceError:
-            # The caller gets Envoy's own 503, which tells nothing.
+            # The caller gets Envoy's own 503, which reveals nothing.
             _LOG.exception("refusing request %s: cannot decide", check.request_id)
             return web.Response(status=500)
         return for_nginx(answer) if request.headers.get(PROXY_HEADER) == NGINX else answer
@@ -71,7 +71,7 @@ def _http(answer: Answer) -> web.Response:
 
 
 def _static(request: web.BaseRequest) -> web.Response:
-    """Styles and scripts, for everybody: they say nothing, and are no decision that anyone would look for."""
+    """Serve style sheets and scripts. They are public and not audited."""
     asset = find_asset(request.raw_path) if request.method == "GET" else None
     if asset is None:
         return web.Response(status=404, body=problem_body(404, "There is no such file."), content_type=CONTENT_TYPE)
@@ -80,13 +80,13 @@ def _static(request: web.BaseRequest) -> web.Response:
 
 
 def for_nginx(answer: web.Response) -> web.Response:
-    """``answer`` as nginx's ``auth_request`` wants it: 401 and 403 are refusals, any other is a failure to it.
+    """``answer`` in the form that NGINX's ``auth_request`` requires.
 
-    Status and body go into headers, for it drops the one and would not take the other.
+    It accepts only 401 and 403 as refusals and drops the body, so the real status and the body go into headers.
     """
     if answer.status < HTTPStatus.BAD_REQUEST or not isinstance(answer.body, bytes):
         return answer
-    # In ASCII, as a header must be; the body is our own JSON and has no line break.
+    # As ASCII, because it becomes a header; re-encoding also removes line breaks from the JSON.
     text = json.dumps(json.loads(answer.body), separators=(",", ":"))
     headers = {STATUS_HEADER: str(answer.status), PROBLEM_HEADER: text}
     if challenge := answer.headers.get(hdrs.WWW_AUTHENTICATE):

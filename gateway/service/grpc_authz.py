@@ -1,13 +1,13 @@
-"""The auth service over gRPC: ``envoy.service.auth.v3.Authorization/Check``, as every Envoy can ask it.
+"""The auth service over gRPC: ``envoy.service.auth.v3.Authorization/Check``, which any Envoy can call.
 
-The decision is that of the HTTP service (:mod:`sluice.gateway.service.checks`). Who asks is proven before a message
-arrives here; what is in the message is believed as far as Envoy itself writes it:
+The decision is the same as over HTTP (:mod:`sluice.gateway.service.checks`). The proxy is authenticated before its
+messages arrive here. Only the facts that Envoy itself writes into a message are trusted:
 
-- method, path and headers are those of the held request;
-- the caller's address is ``source.address``, which Envoy knows, and not ``x-forwarded-for``, which anybody can send;
+- method, path and headers are those of the request;
+- the caller's address is ``source.address``, which Envoy knows, and not ``x-forwarded-for``, which any client can send;
 - a client certificate is ``source.certificate``, which Envoy takes from the connection, and never the header
-  ``x-forwarded-client-cert``: whether a client can write that depends on a configuration that is not ours. The
-  certificate is verified again here (:mod:`sluice.gateway.service.edge_clients`).
+  ``x-forwarded-client-cert``, because an external proxy's configuration may let clients write it. The certificate is
+  verified again here (:mod:`sluice.gateway.service.edge_clients`).
 
 Source: https://www.envoyproxy.io/docs/envoy/latest/api-v3/service/auth/v3/external_auth.proto
 """
@@ -42,14 +42,14 @@ _LOG = logging.getLogger(__name__)
 SERVICE = "envoy.service.auth.v3.Authorization"
 METHOD = "Check"
 MAX_CHECK_SECONDS = 10.0
-"""Longest time for a decision, whatever deadline the caller sets: an issuer's keys may have to be fetched."""
+"""Maximum time for a decision, whatever deadline the caller sets; an issuer's keys may have to be fetched."""
 
 _REQUEST = "envoy.service.auth.v3.CheckRequest"
 _RESPONSE = "envoy.service.auth.v3.CheckResponse"
 _OVERWRITE = 2
-"""``OVERWRITE_IF_EXISTS_OR_ADD`` of ``HeaderAppendAction``: what a client has sent under the name is gone."""
+"""``OVERWRITE_IF_EXISTS_OR_ADD`` of ``HeaderAppendAction``: replaces values that the client sent."""
 _STATUS_CODES: Mapping[int, grpc.StatusCode] = {401: grpc.StatusCode.UNAUTHENTICATED}
-"""The gRPC status that says a refusal is one; Envoy passes on the HTTP status beside it."""
+"""HTTP status of a refusal -> gRPC status. Envoy sends the HTTP status, which is in the response too, to the client."""
 
 _CertificateHeader = Callable[[str], str]
 
@@ -59,8 +59,8 @@ class GrpcAuthorization:
     """The gRPC service.
 
     Attributes:
-        checks: decides.
-        certificate_header: the header that stands for a client certificate, given ``source.certificate``; the
+        checks: makes the decisions.
+        certificate_header: returns the header that represents a client certificate, given ``source.certificate``; the
             authenticator refuses an empty one.
     """
 
@@ -68,19 +68,19 @@ class GrpcAuthorization:
     certificate_header: _CertificateHeader
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What a server is given to serve it."""
+        """The handler to add to a gRPC server."""
         method = grpc.unary_unary_rpc_method_handler(self.check, response_serializer=_serialized)
         return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})
 
     async def check(self, request: bytes, context: Any) -> Message:  # noqa: ANN401  grpc.aio's context has no usable type
-        """One question; an error makes Envoy refuse the request by itself (``failure_mode_allow: false``)."""
+        """Answer one check. On an error, Envoy refuses the request by itself (``failure_mode_allow: false``)."""
         remaining = context.time_remaining()
         try:
             async with asyncio.timeout(MAX_CHECK_SECONDS if remaining is None else min(remaining, MAX_CHECK_SECONDS)):
                 check, headers = self._question(request)
                 return _response(await self.checks.answer(check, headers))
         except MalformedCheck as error:
-            _LOG.warning("refusing a question: %s", error)
+            _LOG.warning("refusing a malformed check: %s", error)
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except TimeoutError:
             _LOG.warning("refusing a request: it was not decided in time")
@@ -93,10 +93,10 @@ class GrpcAuthorization:
         try:
             attributes = message_class(_REQUEST).FromString(data).attributes
         except DecodeError as error:
-            raise MalformedCheck("the question cannot be read") from error
+            raise MalformedCheck("the check request cannot be decoded") from error
         http = attributes.request.http
         if not http.method or not http.path:
-            raise MalformedCheck("the question has no HTTP method and path")
+            raise MalformedCheck("the check request has no HTTP method and path")
         values = _headers(http)
         source = attributes.source
         certificate = (self.certificate_header(source.certificate),) if source.certificate else ()
@@ -112,14 +112,14 @@ class GrpcAuthorization:
 
 
 class MalformedCheck(Exception):
-    """A question that is none about an HTTP request."""
+    """The check request is malformed, or not about an HTTP request."""
 
 
 def _headers(http: Message) -> dict[str, list[str]]:
-    """Every value of each header, but of that which only Envoy's TLS may stand for; names in lower case."""
+    """All values of each header except the client certificate's; names in lower case."""
     if http.headers and http.header_map.headers:
-        # Envoy writes one or the other; with both, which one counts would depend on who looks.
-        raise MalformedCheck("the question has two sets of headers")
+        # Envoy writes one of the two. With both, it would be ambiguous which one applies.
+        raise MalformedCheck("the check request has two sets of headers")
     found: dict[str, list[str]] = {}
     for name, value in http.headers.items():
         found.setdefault(name.lower(), []).append(value)
@@ -145,7 +145,7 @@ def _response(answer: Answer) -> Message:
     ok.headers_to_remove.extend({*REMOVED_TOWARDS_REST, *NOT_FROM_CLIENTS} - answer.headers.keys())
     if answer.cookie is not None:
         ok.response_headers_to_add.add().header.MergeFrom(_header("set-cookie", answer.cookie))
-    # For access logs, rate limits and rules of the proxy; never the assertion, which is a credential.
+    # For access logs, rate limits and rules of the proxy. Never contains the assertion, which is a credential.
     response.dynamic_metadata.update({name: answer.headers[name] for name in (OPERATION_HEADER, PRINCIPAL_HEADER)})
     return response
 

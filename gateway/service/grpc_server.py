@@ -1,7 +1,7 @@
-"""The listener for proxies of somebody else (Envoy Gateway, Istio, Contour): gRPC over mutual TLS, and its health.
+"""The listener for external proxies (Envoy Gateway, Istio, Contour): gRPC over mutual TLS, with health checks.
 
-Off unless ``[gateway.ext_authz]`` names the clients. Everything is bounded: connections, handshakes, calls at the same
-time, sizes of messages and metadata, the time for a decision, the age of a connection.
+Off unless ``[gateway.ext_authz]`` names the clients. All resources are bounded: connections, handshakes, concurrent
+calls, sizes of messages and metadata, the time for a decision, and the age of a connection.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from sluice.pki.tls import MutualTlsListener, TlsIdentity
 _LOG = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 256 << 10
-"""Headers of a request (Envoy takes up to 60 KiB), a certificate, metadata; bodies need not be sent."""
+"""Enough for the headers of a request (Envoy accepts up to 60 KiB), a certificate and metadata, without a body."""
 MAX_METADATA_BYTES = 16 << 10
-"""Of a question itself, not of the request that it is about."""
+"""Maximum metadata of the check call itself, not of the request to check."""
 MAX_CALLS = 1024
-"""Decisions at the same time; more are refused with ``RESOURCE_EXHAUSTED``, and Envoy refuses those requests."""
+"""Maximum number of concurrent checks; more get ``RESOURCE_EXHAUSTED``, and Envoy refuses those requests."""
 MAX_STREAMS = 256
-"""Decisions at the same time on one connection."""
+"""Maximum number of concurrent checks on one connection."""
 MAX_CONNECTIONS = 256
 CONNECTION_AGE_SECONDS = 600
-"""Then a proxy connects anew, with its certificate of that day; calls on the connection end first."""
+"""After this time a proxy must reconnect with its current certificate; open calls finish first."""
 DRAIN_SECONDS = 2.0
-"""How long calls that are open may take when the service ends."""
+"""How long open calls may take when the service stops."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -54,17 +54,18 @@ _OPTIONS = (
 
 
 def ext_authz_socket(home: Home, number: int = 1) -> Path:
-    """Where the gRPC server is behind its TLS: in a directory that only this user can enter."""
+    """The socket of the gRPC server behind the TLS listener, in a directory that only this user can enter."""
     return of_auth(home.sockets / "ext-authz.sock", number)
 
 
 def allowed_clients(config: ExtAuthzConfig, trust_domain: str) -> PeerPolicy:
-    """Who may ask; raises :class:`~sluice.core.errors.PkiError` for a name that is no gateway's of the trust domain."""
+    """The policy for clients; raises :class:`~sluice.core.errors.PkiError` unless all are gateways of this domain."""
     identities = frozenset(SpiffeId.parse(each) for each in config.clients)
     for each in sorted(identities, key=str):
         if each.trust_domain != trust_domain or each.role is not Role.GATEWAY:
             raise PkiError(
-                f"{each} cannot be a client of ext_authz", f"name gateways: spiffe://{trust_domain}/gateway/NAME"
+                f"{each} cannot be a client of ext_authz",
+                f"use the SPIFFE IDs of gateways: spiffe://{trust_domain}/gateway/NAME",
             )
     return PeerPolicy(trust_domain, frozenset({Role.GATEWAY}), identities=identities)
 
@@ -79,15 +80,15 @@ async def ext_authz_listener(
     users: Path,
     number: int = 1,
 ) -> AsyncIterator[tuple[str, int]]:
-    """Serve until left; yields the address bound. On leaving, health says so first, and open calls are answered.
+    """Serve while the context lasts; yields the bound address. On exit, health changes first, and open calls finish.
 
     Args:
-        home: of the auth service.
-        config: where to listen, and who may ask.
-        checks: decides.
-        identity: of the auth service.
-        users: identity directory with the authority of users' certificates.
-        number: which of the auth services of ``home`` it is.
+        home: the home of the auth service.
+        config: the address to listen on, and the allowed clients.
+        checks: makes the decisions.
+        identity: the identity of the auth service.
+        users: the identity directory with the authority of users' certificates.
+        number: the number of this auth service in ``home``.
     """
     policy = allowed_clients(config, identity.spiffe_id.trust_domain)
     path = ext_authz_socket(home, number)

@@ -1,7 +1,7 @@
 """The auth service's API for JobManagers on other machines.
 
-Public keys, validity of credentials, tokens of jobs, evidence of connections of jobs to the outside, events, and
-receipts.
+It serves public keys, the validity of credentials, tokens of jobs, evidence of outgoing connections of jobs, events,
+and receipts.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from sluice.pki.tls import TlsIdentity, peer_of
 _LOG = logging.getLogger(__name__)
 
 JWKS_PATH = "/auth/assertion-jwks.json"
-"""The keys."""
+"""Returns the public keys of assertions."""
 STANDING_PATH = "/auth/standing"
-"""Whether the credentials of open streams are still valid."""
+"""Returns whether the credentials of open streams are still valid."""
 
 JOB_TOKENS_PATH = "/auth/job-tokens"
-"""Whether a job may have a token."""
+"""Decides whether a job may get a token."""
 EVENTS_PATH = "/auth/events"
 """Writes an event of a JobManager to the audit log."""
 RECEIPTS_PATH = "/auth/receipts"
@@ -61,7 +61,7 @@ def with_jobmanager_api(
     audit: AuditWriter,
     identity: TlsIdentity,
 ) -> _Handler:
-    """A handler for a mutual TLS listener: gateways get ``check``, JobManagers these paths, others 404."""
+    """A handler for a mutual TLS listener: gateways get ``check``, JobManagers get these paths, all others get 404."""
 
     async def public_keys(_: web.BaseRequest) -> web.StreamResponse:
         return web.Response(body=encode_jwks(keys), content_type="application/json")
@@ -89,7 +89,7 @@ def with_jobmanager_api(
         ("GET", JWKS_PATH): public_keys,
         ("POST", STANDING_PATH): _answering(standing, MAX_QUESTION_BYTES, "credentials cannot be checked", failed=500),
         ("POST", JOB_TOKENS_PATH): _answering(job_token, MAX_QUERY_BYTES, "cannot decide about a token", failed=500),
-        # They are told again.
+        # JobManagers retry this one.
         ("POST", EGRESS_PATH): _answering(
             connections, MAX_EGRESS_QUESTION_BYTES, "connections of jobs are not recorded"
         ),
@@ -111,7 +111,7 @@ def with_jobmanager_api(
 
 
 class _Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``kind`` is what a JobManager may write; nobody can take its events for administrative acts."""
+    """An event. ``kind`` limits it to what a JobManager may write, so it cannot forge administrative events."""
 
     kind: Literal["secret.used", "secret.refused"]
     principal: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -121,10 +121,10 @@ class _Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def _answering(
     answered: Callable[[bytes, str], Awaitable[bytes]], limit: int, failure: str, *, failed: int = 503
 ) -> _Handler:
-    """What asks with at most ``limit`` bytes; 200 says that it is in the log, if it belongs there.
+    """A handler for questions of at most ``limit`` bytes. Status 200 means that the audit log has the record, if any.
 
-    ``answered`` gets the question and who asks, by its certificate: nobody else's event or receipt passes for its own.
-    ``failure`` and ``failed``: what is logged and answered when that cannot be done.
+    ``answered`` gets the question, and the caller's identity from its certificate, so that a caller cannot write events
+    or receipts of another. On a failure, ``failure`` is logged and the status ``failed`` returned.
     """
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:

@@ -1,8 +1,8 @@
-"""Carries admitted connections of a mutual TLS listener to a server on a unix socket.
+"""Forwards admitted connections of a mutual TLS listener to a server on a Unix socket.
 
-gRPC's C core has TLS of its own, which knows neither this project's rules (TLS 1.3 alone, identity and revocation
-decided in the handshake, no resumption, bounded handshakes, renewed certificates) nor a way to be given a connection.
-So TLS ends here, as everywhere, and the bytes go on over a socket that only this user can open (ADR 112).
+gRPC's C core has its own TLS, which does not support this project's rules (TLS 1.3 only, identity and revocation
+checked in the handshake, no resumption, bounded handshakes, renewed certificates), and it cannot adopt an existing
+connection. So our own listener terminates TLS, and the bytes go over a socket that only this user can open (ADR 112).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 _LOG = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 5.0
-"""How long the server on the socket may take to accept."""
+"""Timeout for connecting to the server on the socket."""
 
 
 class Bridge(asyncio.Protocol):
-    """One connection, bytes both ways; each side is read only as fast as the other one takes them."""
+    """Forwards the bytes of one connection in both directions, with flow control."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -27,7 +27,7 @@ class Bridge(asyncio.Protocol):
         self._opening: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The peer is admitted: nothing is read from it until the other side is there."""
+        """The peer is admitted. Nothing is read from it until the server is connected."""
         if not isinstance(transport, asyncio.Transport):
             raise TypeError("a bridge carries streams")
         self._near = transport
@@ -39,7 +39,7 @@ class Bridge(asyncio.Protocol):
             async with asyncio.timeout(CONNECT_SECONDS):
                 far, _ = await asyncio.get_running_loop().create_unix_connection(lambda: _FarEnd(self), str(self._path))
         except (OSError, TimeoutError) as error:
-            _LOG.warning("cannot hand a connection over: %s", error or type(error).__name__)
+            _LOG.warning("cannot forward a connection to the gRPC server: %s", error or type(error).__name__)
             near.abort()
             return
         if near.is_closing():
@@ -49,12 +49,12 @@ class Bridge(asyncio.Protocol):
         near.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """From the peer."""
+        """The peer sent data."""
         if self._far is not None:
             self._far.write(data)
 
     def eof_received(self) -> bool:
-        """The peer says no more: HTTP/2 has no half-open connections."""
+        """The peer sent EOF. Close the connection, because HTTP/2 has no half-open connections."""
         return False
 
     def pause_writing(self) -> None:
@@ -63,7 +63,7 @@ class Bridge(asyncio.Protocol):
             self._far.pause_reading()
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """The peer has caught up."""
         if self._far is not None and not self._far.is_closing():
             self._far.resume_reading()
 
@@ -75,12 +75,12 @@ class Bridge(asyncio.Protocol):
             self._far.close()
 
     def from_server(self, data: bytes) -> None:
-        """From the server."""
+        """The server sent data."""
         if self._near is not None:
             self._near.write(data)
 
     def server_is_slow(self, *, slow: bool) -> None:
-        """The server takes no more for now, or again."""
+        """The server reads slowly, or has caught up."""
         if self._near is None or self._near.is_closing():
             return
         if slow:
@@ -89,13 +89,13 @@ class Bridge(asyncio.Protocol):
             self._near.resume_reading()
 
     def server_gone(self) -> None:
-        """The server ended the connection: what it has said still goes out."""
+        """The server closed the connection. Data already received from it is still sent to the peer."""
         if self._near is not None:
             self._near.close()
 
 
 class _FarEnd(asyncio.Protocol):
-    """The side of the server."""
+    """The connection to the server."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge

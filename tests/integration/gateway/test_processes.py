@@ -142,7 +142,7 @@ async def test_envoy_that_ends_by_itself_is_an_error_and_its_address_is_withdraw
     endpoint = home.run / "endpoints" / "envoy.json"
     await until(lambda: endpoint.exists() or running.done())
     envoys_of(os.getpid(), home)[0].kill()
-    with pytest.raises(EnvoyFailed, match="ended by itself"):
+    with pytest.raises(EnvoyFailed, match="exited unexpectedly"):
         await running
     assert not endpoint.exists()
     assert not (home.sockets / "sds.sock").exists()

@@ -97,7 +97,7 @@ def test_other_kinds_of_keys_are_taken(
 def test_weak_and_unusual_keys_are_refused(
     authority: PublicAuthority, tmp_path: Path, key: Callable[[], rsa.RSAPrivateKey]
 ) -> None:
-    assert "of a kind that Envoy or browsers do not take" in refusal(
+    assert "of a kind that Envoy or browsers do not accept" in refusal(
         files_of(authority.issue(NAME, key=key()), tmp_path)
     )
 
