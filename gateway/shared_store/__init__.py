@@ -1,4 +1,4 @@
-"""What several auth services share: short-lived state, and on several machines their credential files."""
+"""State that several auth services share: short-lived entries, and across machines also their credential files."""
 
 import lazy_loader
 

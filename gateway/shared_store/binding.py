@@ -1,4 +1,4 @@
-"""Which store a home belongs to: recorded in the home, so that each command that changes a file of it knows."""
+"""The binding of a home to a shared store. The home records it for commands that change its credential files."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _mutex = threading.Lock()
 
 
 def bind(home: Home, config: SharedStoreConfig) -> SharedFiles:
-    """The files that ``home`` shares from now on, brought up to date.
+    """Bind ``home`` to the shared store and bring its files up to date.
 
     Raises:
-        SharedStoreError: the database cannot be used, or has content of its own beside that of the home.
+        SharedStoreError: the database is unavailable, or its content conflicts with files of the home.
     """
     files = open_files(home, config)
     files.pull()
@@ -37,7 +37,7 @@ def bind(home: Home, config: SharedStoreConfig) -> SharedFiles:
 
 
 def open_files(home: Home, config: SharedStoreConfig) -> SharedFiles:
-    """The files that ``home`` shares from now on, as they are. All who use the home know of it."""
+    """Bind ``home`` to the shared store without updating its files, and record this in the home."""
     StoreCipher.from_file(Path(config.encryption_key_file))
     make_private_directory(home.gateway)
     path, data = home.gateway / RECORD, msgspec.json.encode(config)
@@ -45,23 +45,25 @@ def open_files(home: Home, config: SharedStoreConfig) -> SharedFiles:
         write_secret(path, data)
     files = shared_files_in(home.gateway)
     if files is None:
-        raise SharedStoreError(f"{path} went away", "does another auth service use this home without shared_store?")
+        raise SharedStoreError(
+            f"{path} was removed", "check whether another auth service uses this home without shared_store"
+        )
     return files
 
 
 def leave(home: Home) -> None:
-    """Go on with the files of ``home`` as they are, for this machine alone."""
+    """Unbind ``home`` from a shared store. Its files stay, for this machine only."""
     (home.gateway / RECORD).unlink(missing_ok=True)
     (home.gateway / STATE).unlink(missing_ok=True)
 
 
 def shared_files_in(directory: Path) -> SharedFiles | None:
-    """What the home with this ``gateway`` directory shares with other machines; None: nothing."""
+    """The files that the home with this ``gateway`` directory shares with other machines; None when it shares none."""
     path = directory / RECORD
     stamp = file_stamp(path)
     if stamp is None:
         return None
-    # Late: nearly all homes share nothing, and need no driver of a database.
+    # Imported late: most homes share nothing and need no database driver.
     from sluice.gateway.shared_store.shared_files import SharedFiles
 
     with _mutex:
@@ -74,7 +76,7 @@ def shared_files_in(directory: Path) -> SharedFiles | None:
 
 
 def open_store(home: Home) -> SharedStore:
-    """Where the auth services of ``home`` keep short-lived state: its database, or a file."""
+    """The store for short-lived state of the auth services of ``home``: the shared database, or a file."""
     path = home.gateway / RECORD
     if not path.exists():
         return SqliteStore.of(home)
@@ -90,8 +92,8 @@ def writers_lock(directory: Path, *, patience: float | None = None) -> Iterator[
     """Hold the writers' lock of the credential files in a home's ``gateway`` directory, on all machines that share it.
 
     Raises:
-        StoreError: another process does not let go of it within ``patience`` seconds.
-        SharedStoreError: the database cannot be used; the files are as before.
+        StoreError: another process does not release the lock within ``patience`` seconds.
+        SharedStoreError: the database is unavailable; the files are unchanged.
     """
     files = shared_files_in(directory)
     with locked(directory, patience=patience) if files is None else files.writing():

@@ -1,7 +1,7 @@
-"""What a database keeps for auth services, encrypted: whoever has the database can neither read nor forge it.
+"""Encrypts the values of the shared store, so that access to the database is not enough to read or forge them.
 
-AES-256-GCM with a random nonce for each value; the name of the value is authenticated with it, so that one value cannot
-be put in the place of another. Names are HMAC-SHA-256 values. One key, split by HKDF (RFC 5869).
+AES-256-GCM with a random nonce per value. The value's context is authenticated with it, so that values cannot be
+swapped. Names are HMAC-SHA-256 values. Both keys are derived from one key with HKDF (RFC 5869).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class StoreCipher:
 
     @classmethod
     def from_file(cls, path: Path) -> StoreCipher:
-        """With the key in ``path``; raises :class:`~sluice.gateway.errors.SharedStoreError`."""
-        remedy = "make one with `sluice shared-store create-key` and give each machine the same"
+        """A cipher with the key in ``path``; raises :class:`~sluice.gateway.errors.SharedStoreError`."""
+        remedy = "create one with `sluice shared-store create-key` and copy it to all machines"
         try:
             key = base64.b64decode(read_deployed_secret(path, _MAX_FILE_BYTES).strip(), validate=True)
         except StoreError as error:
@@ -48,16 +48,16 @@ class StoreCipher:
         except binascii.Error:
             key = b""
         if len(key) != KEY_BYTES:
-            raise SharedStoreError(f"{path} is no key of {KEY_BYTES} bytes in base64", remedy)
+            raise SharedStoreError(f"{path} is not a base64 key of {KEY_BYTES} bytes", remedy)
         return cls(key)
 
     def encrypted(self, value: bytes, context: str) -> bytes:
-        """``value`` as the database keeps it; only :meth:`decrypted` with the same ``context`` gives it back."""
+        """Encrypt ``value`` for the database; :meth:`decrypted` needs the same ``context``."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._values.encrypt(nonce, value, context.encode())
 
     def decrypted(self, value: bytes, context: str) -> bytes:
-        """The value; raises :class:`~sluice.gateway.errors.SharedStoreError` when it is of another key or forged."""
+        """Decrypt ``value``; raises :class:`~sluice.gateway.errors.SharedStoreError` for another key or a forgery."""
         try:
             return self._values.decrypt(value[:_NONCE_BYTES], value[_NONCE_BYTES:], context.encode())
         except (InvalidTag, ValueError) as error:
@@ -67,7 +67,7 @@ class StoreCipher:
             ) from error
 
     def name(self, *parts: str) -> bytes:
-        """What stands for ``parts`` in the database: 32 bytes, equal for equal parts."""
+        """The pseudonym of ``parts`` in the database: 32 bytes, equal for equal parts."""
         return hmac.digest(self._names, "\0".join(parts).encode(), "sha256")
 
 

@@ -1,4 +1,4 @@
-"""Connections to the PostgreSQL database of a shared store: TLS 1.3, bounded waits, the server that takes writes."""
+"""Connections to the PostgreSQL database of a shared store: TLS 1.3, timeouts, failover to the primary server."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sluice.gateway.config import SharedStoreConfig
 from sluice.gateway.errors import SharedStoreError
 
 ANSWER_SECONDS = 5.0
-"""How long the database may take for an answer, and a transaction for its lock."""
+"""Timeout for a response of the database, and for a lock."""
 _MAX_PASSWORD_BYTES = 1024
 _SCHEMA_LOCK = 0x536C75696365
-"""Of ``pg_advisory_xact_lock``: one process at a time makes the tables."""
+"""The key of the advisory lock (``pg_advisory_xact_lock``) under which a process creates the tables."""
 
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS sluice_head (
@@ -40,7 +40,7 @@ _VERSION = 1
 
 
 class _Connection(Connection):  # type: ignore[misc]  # the driver has no types
-    """One that closes its socket when it cannot be made, which the driver leaves to the garbage collector."""
+    """Closes its socket when connecting fails, which the driver leaves to the garbage collector."""
 
     def __init__(self, *arguments: object, **settings: object) -> None:
         self._usock: socket.socket | None = None
@@ -53,7 +53,7 @@ class _Connection(Connection):  # type: ignore[misc]  # the driver has no types
 
 
 class Database:
-    """One connection, made when it is needed and again after an error; one transaction at a time, from any thread."""
+    """One connection, opened on demand and reopened after an error. Thread-safe, one transaction at a time."""
 
     def __init__(self, config: SharedStoreConfig) -> None:
         self._config = config
@@ -63,14 +63,14 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Statements]:
-        """Run statements that count together, when the block has been left without error, and durably then.
+        """A transaction, committed durably when the block ends without an error.
 
         Raises:
-            SharedStoreError: the database cannot be used. If its connection broke at the end, the transaction may
-                count all the same.
+            SharedStoreError: the database is unavailable. If the connection broke during the commit, the transaction
+                may be committed nevertheless.
         """
         if not self._mutex.acquire(timeout=2 * ANSWER_SECONDS):
-            raise SharedStoreError("other requests keep the connection to the database", "try again")
+            raise SharedStoreError("other requests use the connection to the database", "try again")
         try:
             with self._failing():
                 connection = self._begin()
@@ -90,12 +90,12 @@ class Database:
             self._drop()
 
     def run(self, connection: Connection, statement: str, values: dict[str, object]) -> list[list[Any]]:
-        """One statement of a transaction."""
+        """Run one statement of a transaction."""
         with self._failing():
             return connection.run(statement, **values) or []
 
     def _begin(self) -> Connection:
-        """A connection in a transaction. One that the server has closed is replaced, once; nothing was asked on it."""
+        """A connection with an open transaction. Reconnects once if the server has closed the connection."""
         self._failed = False
         if self._connection is not None:
             with contextlib.suppress(DatabaseError, InterfaceError, OSError):
@@ -107,7 +107,7 @@ class Database:
         return connection
 
     def _commit(self, connection: Connection) -> None:
-        """PostgreSQL takes a COMMIT after a statement that failed for a ROLLBACK, and says nothing."""
+        """Commit, unless a statement failed: PostgreSQL would silently treat the COMMIT as a ROLLBACK."""
         if self._failed:
             raise SharedStoreError("a statement of the transaction failed: nothing was changed", "try again")
         connection.run("COMMIT")
@@ -140,7 +140,7 @@ class Database:
                         _prepare(connection)
                         closing.pop_all()
                         return connection
-                    refused.append(f"{host}:{port}: it is a replica and takes no writes")
+                    refused.append(f"{host}:{port}: it is a read-only replica")
                 except (DatabaseError, InterfaceError, OSError) as error:
                     refused.append(f"{host}:{port}: {explained(error)}")
         raise SharedStoreError(f"no database server can be used ({'; '.join(refused)})", "see gateway.shared_store")
@@ -155,7 +155,7 @@ class Database:
             return _Connection(
                 config.user,
                 sock=plain,
-                host=host,  # whose name is checked
+                host=host,  # for the check of the server's certificate
                 database=config.database,
                 password=password,
                 ssl_context=context,
@@ -164,7 +164,7 @@ class Database:
                     "lock_timeout": milliseconds,
                     "statement_timeout": milliseconds,
                     "idle_in_transaction_session_timeout": milliseconds,
-                    # What has been answered is on disk, whatever the server's default.
+                    # A confirmed commit is on disk, whatever the server's default.
                     "synchronous_commit": "on",
                 },
             )
@@ -178,10 +178,12 @@ class Database:
             yield
         except DatabaseError as error:
             self._failed = True
-            raise SharedStoreError(f"the database refused: {explained(error)}", "see its log") from error
+            raise SharedStoreError(f"the database refused: {explained(error)}", "see the database's log") from error
         except (InterfaceError, OSError) as error:
             self._drop()
-            raise SharedStoreError(f"the database does not answer: {explained(error)}", "is it running?") from error
+            raise SharedStoreError(
+                f"the database does not answer: {explained(error)}", "check that it is running"
+            ) from error
 
 
 class Statements:
@@ -192,12 +194,12 @@ class Statements:
         self._connection = connection
 
     def run(self, statement: str, **values: object) -> list[list[Any]]:
-        """Run one; ``:name`` in it stands for one of ``values``. Returns the rows."""
+        """Run a statement with ``values`` for its ``:name`` placeholders. Returns the rows."""
         return self._database.run(self._connection, statement, values)
 
 
 def explained(error: Exception) -> str:
-    """What a server or the network said, in a line and without what was sent to it."""
+    """The message of the server or the network on one line, without the statement."""
     if isinstance(error, DatabaseError) and error.args and isinstance(error.args[0], dict):
         return str(error.args[0].get("M", "no reason"))[:300]
     return (str(error) or type(error).__name__)[:300]
@@ -209,7 +211,7 @@ def _close(connection: Connection) -> None:
 
 
 def _prepare(connection: Connection) -> None:
-    """Make the tables where there are none, and refuse those of another version."""
+    """Create the tables if they are missing; refuse tables of another version."""
     [[found]] = connection.run("SELECT to_regclass('sluice_head') IS NOT NULL")
     if not found:
         connection.run("BEGIN")
@@ -220,8 +222,8 @@ def _prepare(connection: Connection) -> None:
     [[version]] = connection.run("SELECT version FROM sluice_head")
     if version != _VERSION:
         raise SharedStoreError(
-            f"the tables of the database are of version {version}, which this program does not know",
-            "use the release that made them",
+            f"the tables of the database have version {version}, which this program does not support",
+            "use the release that created them",
         )
 
 
@@ -235,7 +237,7 @@ def _password(path: str) -> str | None:
 
 
 def _context(config: SharedStoreConfig) -> ssl.SSLContext:
-    """Read again for each connection, so that renewed certificates count."""
+    """The TLS context. Its files are read again for each connection, to use renewed certificates."""
     try:
         context = ssl.create_default_context(cafile=config.ca_file or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -243,5 +245,7 @@ def _context(config: SharedStoreConfig) -> ssl.SSLContext:
             read_deployed_secret(Path(config.key_file))
             context.load_cert_chain(config.certificate_file, config.key_file)
     except (OSError, StoreError) as error:
-        raise SharedStoreError(f"cannot use the certificates of gateway.shared_store: {error}", "check them") from error
+        raise SharedStoreError(
+            f"cannot use the certificates of gateway.shared_store: {error}", "check the configured files"
+        ) from error
     return context

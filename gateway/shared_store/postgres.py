@@ -1,7 +1,7 @@
 """The shared store of auth services on several machines: a table in PostgreSQL.
 
-A transaction has the advisory lock of its space, so that no other process sees or changes the space meanwhile. Keys and
-groups are HMAC values, and values are encrypted with their keys: the database learns times and numbers.
+A transaction holds the advisory lock of its space, so that no other process reads or changes the space at the same
+time. Keys and groups are HMAC values, and keys and values are encrypted: the database sees only times and counts.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sluice.gateway.shared_store.database import Database, Statements
 from sluice.gateway.shared_store.store import MAX_KEY_CHARACTERS, MAX_VALUE_BYTES, Entry
 
 MAX_ENTRIES = 100_000
-"""In one space: no more of the database, whatever is asked of the gateway."""
+"""Maximum number of entries in one space; bounds the database, whatever requests the gateway gets."""
 _OF_GROUP = " AND grouping = :grouping"
 _SELECT = "SELECT key, value, since, until FROM sluice_entries WHERE space = :space"
 _COUNT = "SELECT count(*) FROM sluice_entries WHERE space = :space"
 
 
 class _Content(msgspec.Struct, frozen=True, array_like=True):
-    """What is encrypted of an entry."""
+    """The encrypted part of an entry."""
 
     key: str
     group: str
@@ -40,7 +40,7 @@ class PostgresStore:
 
     @contextlib.contextmanager
     def transaction(self, space: str, now: float) -> Iterator[PostgresTransaction]:
-        """As :meth:`~sluice.gateway.shared_store.store.SharedStore.transaction` says."""
+        """See :meth:`~sluice.gateway.shared_store.store.SharedStore.transaction`."""
         with self._database.transaction() as statements:
             statements.run("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))", name=f"sluice {space}")
             statements.run("DELETE FROM sluice_entries WHERE space = :space AND until < :now", space=space, now=now)
@@ -60,15 +60,15 @@ class PostgresTransaction:
         self._cipher = cipher
 
     def get(self, key: str) -> Entry | None:
-        """The entry with this key."""
+        """The entry with this key, if there is one."""
         return next(iter(self._select(" AND key = :key", key=self._key(key))), None)
 
     def put(self, entry: Entry) -> None:
-        """Add ``entry``, in place of one with the same key."""
+        """Add ``entry``; replaces an entry with the same key."""
         if not entry.key or len(entry.key) > MAX_KEY_CHARACTERS or len(entry.value) > MAX_VALUE_BYTES:
-            raise SharedStoreError(f"an entry of {self._space} is too large to be kept")
+            raise SharedStoreError(f"an entry of {self._space} is too large")
         if self.count() >= MAX_ENTRIES:
-            raise SharedStoreError(f"{self._space} has {MAX_ENTRIES} entries, and no more are kept")
+            raise SharedStoreError(f"{self._space} has the maximum of {MAX_ENTRIES} entries")
         key = self._key(entry.key)
         content = msgspec.msgpack.encode(_Content(entry.key, entry.group, entry.value))
         self._statements.run(
@@ -84,24 +84,24 @@ class PostgresTransaction:
         )
 
     def remove(self, key: str) -> None:
-        """Remove an entry; one that is not there is no error."""
+        """Remove an entry; an unknown key is ignored."""
         self._statements.run(
             "DELETE FROM sluice_entries WHERE space = :space AND key = :key", space=self._space, key=self._key(key)
         )
 
     def count(self, group: str | None = None) -> int:
-        """How many there are, of one group or in all."""
+        """The number of entries, in one group or in total."""
         restriction, given = self._restricted(group)
         [[number]] = self._statements.run(_COUNT + restriction, space=self._space, **given)
         return int(number)
 
     def oldest(self, group: str | None = None) -> Entry | None:
-        """The one that began first, of one group or of all."""
+        """The oldest entry, of one group or of all."""
         restriction, given = self._restricted(group)
         return next(iter(self._select(f"{restriction} ORDER BY since, key LIMIT 1", **given)), None)
 
     def entries(self, group: str | None = None) -> list[Entry]:
-        """All of one group or of all, the oldest first."""
+        """All entries, or those of one group, the oldest first."""
         restriction, given = self._restricted(group)
         return self._select(f"{restriction} ORDER BY since, key", **given)
 

@@ -1,4 +1,4 @@
-"""What a home records of the store that it belongs to."""
+"""The record in a home of the shared store that it belongs to."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sluice.gateway.errors import SharedStoreError
 RECORD = "shared-store.json"
 """The settings, in the home's ``gateway`` directory; a home without it shares nothing."""
 STATE = "shared-store-state.json"
-"""How far the copies beside it have come."""
+"""The revision of the copies in the same directory."""
 MAX_RECORD_BYTES = 64 << 10
 
 
 def read_record(path: Path) -> SharedStoreConfig:
-    """The settings in a home's record."""
+    """Read the settings from a home's record."""
     try:
         return msgspec.json.decode(read_secret(path, MAX_RECORD_BYTES), type=SharedStoreConfig)
     except msgspec.MsgspecError as error:

@@ -1,12 +1,12 @@
-"""The credential files of auth services on several machines: a database has them, and each home has copies.
+"""The credential files of auth services on several machines, stored in a database, with a copy in each home.
 
-Readers read the copies, which follow the database within :data:`POLL_SECONDS`. A writer has the database's lock: it
-begins with the newest content, changes its copies, and what it changed counts on all machines once the database has
-committed it. Nothing is changed while the database is away, so copies that are a moment old are never wrong by much;
-a reader learns from :meth:`SharedFiles.check_fresh` when they are too old to decide by.
+Readers use the copies, which follow the database within :data:`POLL_SECONDS`. A writer holds the database's lock: it
+updates its copies, changes them, and the database commits the changes for all machines. While the database is
+unavailable, nothing can change, so slightly old copies are acceptable; :meth:`SharedFiles.check_fresh` tells readers
+when the copies are too old to decide by.
 
-The database numbers its changes (*revision*). A home notes how far it has come, and refuses a database that has gone
-back or has been replaced: it may have forgotten a revocation.
+The database numbers its changes (*revision*). A home records its last revision, and refuses a database that has an
+older one or was replaced, because that database may lack a revocation.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _LOG = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
 LOCK_SECONDS = 10.0
-"""How long the other processes of this machine are waited for."""
+"""How long to wait for other processes of this machine."""
 NEWER_SECONDS = 1.0
-"""How long a caller waits for copies of its moment."""
+"""How long a caller waits until the copies are as new as its call."""
 MAX_FILE_BYTES = 16 << 20
 MAX_FILES = 256
 PENDING = "shared-store-pending"
-"""Is there while a writer changes the copies; when it was killed, the copies are taken from the database again."""
+"""This file exists while a writer changes the copies. After a crash, the copies are read from the database again."""
 _SHARED = re.compile(
     r"tokens\.json|users\.json|sessions\.json|token-use\.json|revocations\.jsonl|pass-keys/[0-9]{10,12}-[0-9a-f]{16}\.pem"
 )
@@ -51,11 +51,11 @@ _LOCK_HEAD = f"{_HEAD} FOR UPDATE"
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far a home has come.
+    """The state of a home's copies.
 
     Attributes:
-        store: id of the database's content, made with its tables.
-        revision: that of the copies.
+        store: the id of the database's content, created with its tables.
+        revision: the revision of the copies.
     """
 
     store: str
@@ -67,9 +67,9 @@ class Head:
     """The newest change of a database.
 
     Attributes:
-        store: id of its content.
-        revision: the number of the change; 0: there was none.
-        manifest: which files there are then, encrypted.
+        store: the id of the database's content.
+        revision: the number of the change; 0 before the first one.
+        manifest: the list of files after the change, encrypted.
     """
 
     store: str
@@ -88,14 +88,14 @@ class SharedFiles:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
-        # Two connections: a writer that waits for another machine must not keep the reader waiting.
+        # Two connections: a writer that waits for another machine must not block the reader.
         self._reads, self._writes = Database(config), Database(config)
         self._cipher = cipher
         self._stale_after = config.stale_after
         self._clock = clock
         self._confirmed: float | None = None
         self._revision = -1
-        """That of the copies as far as this process knows; -1: all of them must be compared."""
+        """The revision of the copies as known to this process; -1 means that all copies must be compared."""
 
     @property
     def revision(self) -> int:
@@ -104,11 +104,11 @@ class SharedFiles:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the writers' lock on all machines; the copies are the newest, and changes count after the block.
+        """Hold the writers' lock on all machines. The copies are up to date, and changes are committed after the block.
 
         Raises:
-            SharedStoreError: the database cannot be used; the copies are as before. When only its last answer was
-                lost, the change may count all the same.
+            SharedStoreError: the database is unavailable; the copies are unchanged. If only the response to the commit
+                was lost, the change may be committed nevertheless.
         """
         with self._locked():
             before: dict[str, bytes] | None = None
@@ -141,7 +141,7 @@ class SharedFiles:
             self._note(head.store, head.revision)
 
     def follow(self, ended: threading.Event) -> None:
-        """Keep the copies up to date until ``ended`` is set; for a thread of its own."""
+        """Keep the copies up to date until ``ended`` is set. Run it in a separate thread."""
         failing = False
         while not ended.wait(POLL_SECONDS):
             try:
@@ -156,28 +156,28 @@ class SharedFiles:
                 failing = False
 
     async def newer(self) -> None:
-        """Wait until the copies are at least those of this moment, or for a second; while they are followed."""
+        """Wait until the copies are as new as this call, for at most a second. Needs a running :meth:`follow`."""
         began = self._clock()
         while (self._confirmed is None or self._confirmed < began) and self._clock() - began < NEWER_SECONDS:  # noqa: ASYNC110  it changes in a thread
             await asyncio.sleep(POLL_SECONDS / 5)
 
     def check_fresh(self) -> None:
-        """Raise :class:`SharedStoreError` when the copies may be too old to decide by; waits for nothing."""
+        """Raise :class:`SharedStoreError` when the copies may be too old to decide by. Does not block."""
         if self._confirmed is None or self._clock() - self._confirmed > self._stale_after:
             raise SharedStoreError(
                 f"the shared store has not answered for more than {self._stale_after:g} seconds",
-                "nobody is let in meanwhile, for what was revoked is not known; is the database running?",
+                "check that the database is running; requests are refused meanwhile: revocations are unknown",
             )
 
     def replace_store(self) -> int:
-        """Make this machine's copies the content of the database, whatever it has; returns how many files there are.
+        """Replace the content of the database with this machine's copies; returns the number of files.
 
-        For the first machine of a store, and after the database was lost.
+        For the first machine of a store, and after the loss of the database.
         """
         with self._locked():
             with self._writes.transaction() as statements:
                 head, known = _head(statements, lock=True), self._state()
-                if known is not None:  # to the other machines it is the store that they know, with one change more
+                if known is not None:  # for the other machines, this is the store that they know, with a new change
                     head = Head(known.store, max(head.revision, known.revision))
                 statements.run("DELETE FROM sluice_files")
                 copies = self._copies()
@@ -197,9 +197,9 @@ class SharedFiles:
             yield
 
     def _confirm_by(self, statements: Statements) -> Head:
-        """Take what is newer than the copies, with the lock of this machine; nobody changes the database meanwhile.
+        """Update the copies from the locked database. The caller holds the lock of this machine.
 
-        The caller notes the change that is returned, once the transaction counts.
+        Returns the newest change, which the caller records once the transaction is committed.
         """
         moment = self._clock()
         head = _head(statements, lock=True)
@@ -225,7 +225,7 @@ class SharedFiles:
         return head
 
     def _take(self, statements: Statements, head: Head, since: int) -> None:
-        """Write the files that changed after ``since`` (-1: all of them), and remove those that there are no more."""
+        """Write the files that changed after ``since`` (-1: all of them), and remove deleted ones."""
         files = self._files(statements, head, since)
         for name, content in files.items():
             if content is not None:
@@ -235,9 +235,9 @@ class SharedFiles:
                 (self._directory / name).unlink(missing_ok=True)
 
     def _files(self, statements: Statements, head: Head, since: int) -> dict[str, bytes | None]:
-        """Every file of the database, with its content if that changed after ``since``.
+        """Every file of the database, with its content if it changed after ``since``.
 
-        Raises :class:`SharedStoreError` unless they are those that whoever made the newest change had.
+        Raises :class:`SharedStoreError` when the files do not match the manifest of the newest change.
         """
         manifest = self._manifest(head)
         rows = statements.run(
@@ -245,8 +245,8 @@ class SharedFiles:
         )
         if {name: revision for name, revision, _ in rows} != manifest or not all(map(_SHARED.fullmatch, manifest)):
             raise SharedStoreError(
-                f"the database does not have the files of change {head.revision}: somebody has changed or removed some",
-                "find out who; `sluice shared-store upload` makes this machine's files its content",
+                f"the database does not have the files of change {head.revision}: some were changed or removed",
+                "find out who did it; `sluice shared-store upload` makes this machine's files its content",
             )
         return {
             name: None if content is None else self._cipher.decrypted(bytes(content), _file(head.store, name, revision))
@@ -254,14 +254,14 @@ class SharedFiles:
         }
 
     def _manifest(self, head: Head) -> dict[str, int]:
-        """The files that there are, and the change that each was made by; nobody without the key can write it."""
+        """The files and the revision of each. Nobody can forge it without the key."""
         if head.revision == 0:
             return {}
         plain = self._cipher.decrypted(head.manifest, _whole(head.store, head.revision))
         return msgspec.json.decode(plain, type=dict[str, int])
 
     def _store_changes(self, statements: Statements, head: Head, before: Mapping[str, bytes]) -> Head:
-        """Put what has changed since ``before`` into the database."""
+        """Write the differences from ``before`` to the database."""
         after = self._copies()
         changed = {name: content for name, content in after.items() if before.get(name) != content}
         gone = before.keys() - after.keys()
@@ -275,7 +275,7 @@ class SharedFiles:
     def _change(
         self, statements: Statements, head: Head, kept: Mapping[str, int], changed: Mapping[str, bytes]
     ) -> Head:
-        """The next change: the files ``changed``, beside those that are ``kept``."""
+        """Write the next change: the files ``changed``, in addition to those that are ``kept``."""
         revision = head.revision + 1
         for name, content in changed.items():
             if len(content) > MAX_FILE_BYTES:
@@ -298,7 +298,7 @@ class SharedFiles:
         return Head(head.store, revision, manifest)
 
     def _check_same(self, statements: Statements, head: Head, copies: Mapping[str, bytes]) -> None:
-        """Refuse to overwrite files that this home had before it shared any."""
+        """Refuse to overwrite files that this home had before it joined the store."""
         theirs = self._files(statements, head, -1)
         if differing := sorted(name for name, content in copies.items() if theirs.get(name) != content):
             raise SharedStoreError(
@@ -320,12 +320,12 @@ class SharedFiles:
             if read_secret(path, MAX_FILE_BYTES) == content:
                 return
         except StoreError:
-            pass  # it is missing, or not as it should be
+            pass  # missing or damaged: write it
         make_private_directory(path.parent)
         write_secret(path, content)
 
     def names(self) -> list[str]:
-        """The files that this machine has of those that are shared, by their paths in its directory."""
+        """The shared files that this machine has, as paths relative to its directory."""
         found = [*self._directory.glob("*.json*"), *self._directory.glob("pass-keys/*.pem")]
         names = sorted(path.relative_to(self._directory).as_posix() for path in found)
         names = [name for name in names if _SHARED.fullmatch(name)]
@@ -355,7 +355,7 @@ class SharedFiles:
 
 
 def _head(statements: Statements, *, lock: bool = False) -> Head:
-    """The newest change; with ``lock`` until the end of the transaction nobody makes another."""
+    """The newest change. With ``lock``, no other change is possible until the transaction ends."""
     [[store, revision, manifest]] = statements.run(_LOCK_HEAD if lock else _HEAD)
     return Head(str(store), int(revision), bytes(manifest or b""))
 

@@ -1,7 +1,8 @@
 """The shared store of auth services on one machine: an SQLite database in the home.
 
-Its journal is write-ahead with every commit synchronized, so that neither a killed process nor a power cut makes a
-used code usable again. Whatever takes the place of the file is noticed: two processes never go on with two databases.
+The database uses a write-ahead log and syncs every commit, so that neither a killed process nor a power failure makes a
+used code usable again. Each transaction checks whether the file was replaced, so that two processes never use different
+databases.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from sluice.gateway.errors import SharedStoreError
 from sluice.gateway.shared_store.store import MAX_KEY_CHARACTERS, MAX_VALUE_BYTES, Entry
 
 BUSY_SECONDS = 2.0
-"""How long a transaction waits for those of other processes."""
+"""How long a transaction waits for transactions of other processes."""
 MAX_PAGES = 32 << 10
-"""Of 4 KiB: no more than this much of the disk, whatever is asked of the gateway."""
+"""Maximum number of 4 KiB pages; bounds the disk space, whatever requests the gateway gets."""
 _VERSION = 1
 
 _SCHEMA = """
@@ -46,12 +47,12 @@ _BY_AGE = " ORDER BY since, key"
 
 
 def shared_store_file(home: Home) -> Path:
-    """Where the store of ``home``'s auth services is."""
+    """The database file of ``home``'s auth services."""
     return home.gateway / "shared.sqlite"
 
 
 class SqliteStore:
-    """The store at ``path``, made when it is missing; safe to use from several threads and processes."""
+    """The store at ``path``, created when missing; safe to use from several threads and processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -61,12 +62,12 @@ class SqliteStore:
 
     @classmethod
     def of(cls, home: Home) -> SqliteStore:
-        """That of ``home``; nothing is opened before the first transaction."""
+        """The store of ``home``; nothing is opened before the first transaction."""
         return cls(shared_store_file(home))
 
     @contextlib.contextmanager
     def transaction(self, space: str, now: float) -> Iterator[SqliteTransaction]:
-        """As :meth:`~sluice.gateway.shared_store.store.SharedStore.transaction` says."""
+        """See :meth:`~sluice.gateway.shared_store.store.SharedStore.transaction`."""
         with self._mutex:
             connection = self._opened()
             with _failing(self._path):
@@ -83,7 +84,7 @@ class SqliteStore:
                 raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the database."""
         with self._mutex:
             self._close()
 
@@ -94,12 +95,12 @@ class SqliteStore:
             self._connection = None
 
     def _opened(self) -> sqlite3.Connection:
-        """The connection to the file that is at the path now."""
+        """The connection to the file that is currently at the path; reopens it when the file was replaced."""
         if self._connection is not None and self._found() == self._inode:
             return self._connection
         self._close()
         make_private_directory(self._path.parent)
-        # One at a time: SQLite does not wait for another process that changes the kind of the journal.
+        # One process at a time: SQLite does not wait for another process that changes the journal mode.
         with locked(self._path.parent, patience=BUSY_SECONDS):
             self._make_file()
             with _failing(self._path):
@@ -126,8 +127,8 @@ class SqliteStore:
     def _check_version(self, version: int) -> None:
         if version not in {0, _VERSION}:
             raise SharedStoreError(
-                f"{self._path} is of version {version}, which this program does not know",
-                "stop every auth service and remove it; sign-ins that are under way begin again",
+                f"{self._path} has version {version}, which this program does not support",
+                "stop every auth service and remove it; pending sign-ins must start again",
             )
 
     def _found(self) -> tuple[int, int]:
@@ -140,7 +141,7 @@ class SqliteStore:
         return info.st_dev, info.st_ino
 
     def _make_file(self) -> None:
-        """Nobody else can read it at any moment; SQLite gives its other files the same mode."""
+        """Create the file so that others can never read it; SQLite gives its other files the same mode."""
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = os.open(self._path, flags, SECRET_MODE)
@@ -165,35 +166,35 @@ class SqliteTransaction:
         self._path = path
 
     def get(self, key: str) -> Entry | None:
-        """The entry with this key."""
+        """The entry with this key, if there is one."""
         return next(iter(self._select(" AND key = ?", key)), None)
 
     def put(self, entry: Entry) -> None:
-        """Add ``entry``, in place of one with the same key."""
+        """Add ``entry``; replaces an entry with the same key."""
         if not entry.key or len(entry.key) > MAX_KEY_CHARACTERS or len(entry.value) > MAX_VALUE_BYTES:
-            raise SharedStoreError(f"an entry of {self._space} is too large to be kept")
+            raise SharedStoreError(f"an entry of {self._space} is too large")
         row = (self._space, entry.key, entry.value, entry.since, entry.until, entry.group)
         self._do(
             "INSERT OR REPLACE INTO entries (space, key, value, since, until, grouping) VALUES (?,?,?,?,?,?)", *row
         )
 
     def remove(self, key: str) -> None:
-        """Remove an entry; one that is not there is no error."""
+        """Remove an entry; an unknown key is ignored."""
         self._do("DELETE FROM entries WHERE space = ? AND key = ?", self._space, key)
 
     def count(self, group: str | None = None) -> int:
-        """How many there are, of one group or in all."""
+        """The number of entries, in one group or in total."""
         restriction, given = _restricted(group)
         ((number,),) = self._do(_COUNT + restriction, self._space, *given)
         return int(number)
 
     def oldest(self, group: str | None = None) -> Entry | None:
-        """The one that began first, of one group or of all."""
+        """The oldest entry, of one group or of all."""
         restriction, given = _restricted(group)
         return next(iter(self._select(f"{restriction}{_BY_AGE} LIMIT 1", *given)), None)
 
     def entries(self, group: str | None = None) -> list[Entry]:
-        """All of one group or of all, the oldest first."""
+        """All entries, or those of one group, the oldest first."""
         restriction, given = _restricted(group)
         return self._select(f"{restriction}{_BY_AGE}", *given)
 
@@ -220,5 +221,5 @@ def _failing(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         raise SharedStoreError(
             f"{path} is damaged: {error}",
-            "stop every auth service and remove it; sign-ins that are under way begin again",
+            "stop every auth service and remove it; pending sign-ins must start again",
         ) from error

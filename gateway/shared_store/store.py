@@ -1,10 +1,10 @@
-"""Short-lived state that several auth services share: entries with an end, changed in transactions.
+"""Short-lived state that several auth services share: entries that expire, changed in transactions.
 
-An entry is in a *space* (one for each purpose) under a key, and may belong to a group (a network, say) of which there
-may be only so many. Callers keep their decisions apart from the storage: they read, decide and write within one
-transaction, and no other process sees or changes the space meanwhile.
+An entry is stored in a *space* (one per purpose) under a key, and may belong to a group (for example a network) whose
+size callers limit. Callers read, decide and write within one transaction; no other process reads or changes the space
+at the same time.
 
-Everything here waits for a disk, and is for threads beside the event loop. Times are seconds since the epoch.
+All methods wait for a disk: call them in a thread, not on the event loop. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Entry:
     Attributes:
         key: unique in its space.
         value: opaque to the store.
-        since: when it began; entries are ordered by it.
-        until: when it ends; the store then forgets it.
-        group: what it is counted under.
+        since: when the entry began; entries are ordered by this time.
+        until: when the entry expires; the store then removes it.
+        group: the group in which the entry is counted.
     """
 
     key: str
@@ -37,37 +37,37 @@ class Entry:
 
 
 class Transaction(Protocol):
-    """One space, for one caller at a time. What has ended is not there any more."""
+    """Exclusive access to one space. Expired entries are already removed."""
 
     def get(self, key: str) -> Entry | None:
-        """The entry with this key."""
+        """The entry with this key, if there is one."""
 
     def put(self, entry: Entry) -> None:
-        """Add ``entry``, in place of one with the same key."""
+        """Add ``entry``; replaces an entry with the same key."""
 
     def remove(self, key: str) -> None:
-        """Remove an entry; one that is not there is no error."""
+        """Remove an entry; an unknown key is ignored."""
 
     def count(self, group: str | None = None) -> int:
-        """How many there are, of one group or in all."""
+        """The number of entries, in one group or in total."""
 
     def oldest(self, group: str | None = None) -> Entry | None:
-        """The one that began first, of one group or of all."""
+        """The oldest entry, of one group or of all."""
 
     def entries(self, group: str | None = None) -> list[Entry]:
-        """All of one group or of all, the oldest first."""
+        """All entries, or those of one group, the oldest first."""
 
 
 class SharedStore(Protocol):
-    """Where auth services that answer for each other keep what one of them must know of the other."""
+    """The store for state that all auth services of a cluster must know."""
 
     def transaction(self, space: str, now: float) -> AbstractContextManager[Transaction]:
-        """Have ``space`` to oneself. What was written counts for everybody once the block has been left without error.
+        """Exclusive access to ``space``. Changes are committed when the block ends without an error.
 
         Raises:
-            SharedStoreError: the store cannot be used, on entry or on exit: then nothing was written, and the caller
-                must refuse what it was asked.
+            SharedStoreError: the store is unavailable, on entry or on exit. Nothing was written, and the caller must
+                refuse the request.
         """
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""

@@ -1,4 +1,4 @@
-"""Pages of the auth service: what only it knows about sessions, tokens, certificates and the audit log."""
+"""Web pages of the auth service about sessions, tokens, certificates and the audit log."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The authorities of this home and the certificates they signed, by expiry. Public facts only; no key is read."""
+"""The authorities of this home and the certificates they signed, by expiry. Reads public data only, no keys."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from sluice.pki.x509 import ISSUING, AuthorityKind, key_id
 
 MAX_LEAVES = 500
 WARN_SHARE = 0.1
-"""An authority with less of its life left than this is to be replaced soon: people do that."""
+"""An authority with a smaller share of its lifetime left gets a warning, because operators must replace it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuthorityView:
-    """An authority that is trusted."""
+    """A trusted authority."""
 
     kind: str
     name: str
@@ -40,7 +40,7 @@ class AuthorityView:
 
 @dataclass(frozen=True, slots=True)
 class LeafView:
-    """A certificate that has not expired; ``here``: its identity directory is in this home."""
+    """An unexpired certificate. ``here``: its identity directory is in this home."""
 
     identity: str
     kind: str
@@ -54,7 +54,7 @@ class LeafView:
 
 @dataclass(frozen=True, slots=True)
 class PkiView:
-    """All of it; ``steps`` are the commands of a rotation that are left, ``problems`` what could not be read."""
+    """The content of the page. ``steps`` are the remaining commands of a rotation; ``problems`` are read errors."""
 
     authorities: tuple[AuthorityView, ...]
     leaves: tuple[LeafView, ...]
@@ -66,7 +66,7 @@ class PkiView:
 
 
 def pki_view(home: Home, config: PkiConfig, now: float) -> PkiView:
-    """The content of the page; damaged or missing files are named, and the rest is shown."""
+    """The content of the page. Damaged or missing files are listed as problems; the rest is shown."""
     revocations = RevocationStore(home.pki, config, clock=lambda: dt.datetime.fromtimestamp(now, dt.UTC))
     problems: list[str] = []
     store = AuthorityStore(home.pki)
@@ -91,7 +91,7 @@ def pki_view(home: Home, config: PkiConfig, now: float) -> PkiView:
 
 
 def _steps(phase: Phase, subject: str) -> tuple[str, ...]:
-    """The commands that are left of a rotation, or all of one."""
+    """The remaining commands of the current rotation, or all commands of a new one."""
     verbs = {Phase.STEADY: ("prepare", "activate", "finish"), Phase.PREPARED: ("activate", "finish")}.get(phase)
     if verbs is None:
         verbs = ("abort",) if phase is Phase.ABORTING else ("finish",)
@@ -133,7 +133,7 @@ def _leaves(home: Home, revocations: RevocationStore, now: float, problems: list
         try:
             material, _ = read_identity(directory)
         except (PkiError, ValueError) as error:
-            if directory.exists():  # a job's goes with the job
+            if directory.exists():  # the directory of a job is removed when the job ends
                 problems.append(f"{directory.relative_to(home.root)}: {error}")
             continue
         leaf = material.leaf

@@ -1,7 +1,7 @@
 """Pages about the gateway itself: sessions, tokens, the audit log, certificates.
 
-They are here because the data is: REST knows nothing of it. Each shows what the policy grants to whoever asks; what
-changes something is a form with the session's CSRF token. No page reads a private key (docs/adr/0051-*).
+The auth service serves them because REST does not have this data. Each page shows only what the policy grants to the
+caller. Changes are forms with the session's CSRF token. No page reads a private key (docs/adr/0051-*).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sluice.pki.assertions import TokenId
 from sluice.pki.revocation import Reason
 
 MAX_SEARCHED = 5_000
-"""Records that a search looks at, the newest; the command and the access report look at all."""
+"""A search covers this many of the newest records; the command and the access report cover all."""
 MAX_SHOWN = 200
 MAX_TEXT = 100
 MAX_LISTED = 500
@@ -71,7 +71,7 @@ class AdminPages:
         }
 
     async def gateway(self, request: AuthRequest, note: AuditNote, who: Authenticated) -> web.Response:
-        """Sessions and limits; tokens for those who may see them, too."""
+        """Show sessions and limits, and tokens to callers who may list them."""
         sign_in, now = self.sign_in, self.sign_in.clock()
         revoked = sign_in.authenticator.revocations.current()
         sessions = [
@@ -96,7 +96,7 @@ class AdminPages:
         )
 
     async def revoke_session(self, request: AuthRequest, note: AuditNote, who: Authenticated) -> web.Response:
-        """End a session of any principal."""
+        """End the session with this id, of any principal."""
         identifier = request.form.get("id", "")
         found = [each for each in self.sign_in.authenticator.sessions.records if each.id == identifier]
         if not found:
@@ -107,7 +107,7 @@ class AdminPages:
         return redirect(f"{GATEWAY_PAGE}?done=session")
 
     async def revoke_token(self, request: AuthRequest, note: AuditNote, who: Authenticated) -> web.Response:
-        """Revoke an API token, its passes, and the sessions that were begun with it."""
+        """Revoke an API token, its passes, and the sessions that began with it."""
         try:
             record = await asyncio.to_thread(
                 TokenStore(self.home).revoke, TokenId(request.form.get("id", "")[:MAX_TEXT])
@@ -119,17 +119,17 @@ class AdminPages:
         return redirect(f"{GATEWAY_PAGE}?done=token")
 
     async def audit_log(self, request: AuthRequest, note: AuditNote, who: Authenticated) -> web.Response:
-        """The newest records, searched."""
+        """Search the newest records."""
         return await self._audit_page(request, who, None)
 
     async def verify(self, request: AuthRequest, note: AuditNote, who: Authenticated) -> web.Response:
-        """Have every line and signature of the log checked."""
+        """Verify every line and signature of the log."""
         outcome = await self._verified()
         note.reason = outcome.problem or f"verified {outcome.lines} lines"
         return await self._audit_page(request, who, outcome)
 
     async def certificates(self, request: AuthRequest, note: AuditNote, who: Authenticated) -> web.Response:
-        """Authorities, leaves by expiry, and the phase of a rotation."""
+        """Show authorities, certificates by expiry, and the phase of a rotation."""
         config = PkiConfig(trust_domain=self.sign_in.realm)
         async with self._one_at_a_time:
             view: PkiView = await asyncio.to_thread(pki_view, self.home, config, self.sign_in.clock())
@@ -137,18 +137,18 @@ class AdminPages:
         return self._render(request, who, "pki.html", pki=view, may_revoke=may_revoke, reasons=REASONS)
 
     async def revoke_certificate(self, request: AuthRequest, note: AuditNote, who: Authenticated) -> web.Response:
-        """Have the authority revoke a leaf, by its serial number."""
+        """Ask the authority to revoke a certificate by its serial number."""
         serial, name = request.form.get("id", ""), who.principal.name
         if _SERIAL.fullmatch(serial) is None:
             raise Refused(404, "no such certificate", "There is no such certificate (any more).")
         try:
             reason = Reason(request.form.get("reason", ""))
         except ValueError as error:
-            raise Refused(400, "no reason", "Say why it is revoked.") from error
+            raise Refused(400, "no reason", "Select a reason for the revocation.") from error
         try:
             answer = await asyncio.to_thread(self.authority.revoke, serial, reason, name)
         except CertificateUnknown as error:
-            raise Refused(404, "no such certificate", "The authority knows no such certificate (any more).") from error
+            raise Refused(404, "no such certificate", "The authority does not know this certificate.") from error
         except SluiceError as error:
             raise Refused(503, error.what, f"The authority did not revoke it: {error}") from error
         note.reason = f"revoked {serial} of {answer.identity}"
@@ -203,7 +203,7 @@ class AdminPages:
                 return msgspec.json.decode(told, type=VerificationResult)
             except TimeoutError:
                 return VerificationResult(
-                    problem=f"not done within {VERIFY_SECONDS:.0f} s; use `sluice audit-log verify`"
+                    problem=f"not finished within {VERIFY_SECONDS:.0f} s; use `sluice audit-log verify`"
                 )
             except msgspec.MsgspecError:
                 return VerificationResult(problem="the check ended unexpectedly; use `sluice audit-log verify`")
@@ -213,7 +213,7 @@ class AdminPages:
                     await process.wait()
 
     def _page(self, handler: Callable[[AuthRequest, AuditNote, Authenticated], Awaitable[web.Response]]) -> _Page:
-        """Authenticate and authorize a request; errors become pages."""
+        """Wrap ``handler``: authenticate and authorize the request, and turn errors into pages."""
 
         async def handle(request: AuthRequest, note: AuditNote) -> web.Response:
             sign_in = self.sign_in

@@ -26,12 +26,12 @@ REASONS = (
 
 @dataclass(frozen=True, slots=True)
 class RevocationClient:
-    """A client of the authorities that have the signing key.
+    """A client of the online authorities, which have the signing key.
 
     Attributes:
-        identity: directory of the auth service's own identity.
-        locate: where the online authorities are; raises ``CaUnavailable`` when nobody knows.
-        revocations: the gateway's own, by which open connections of a user's certificate end.
+        identity: the directory of the auth service's own identity.
+        locate: returns the addresses of the online authorities; raises ``CaUnavailable`` when they are unknown.
+        revocations: the gateway's own revocations, which end the open connections of a user's certificate.
     """
 
     identity: Path
@@ -40,12 +40,12 @@ class RevocationClient:
     _authorities: Failover = field(init=False)
 
     def __post_init__(self) -> None:
-        """What did not answer lately is asked last."""
+        """Use a failover that tries authorities last that did not answer recently."""
         object.__setattr__(self, "_authorities", Failover(self.locate))
 
     @property
     def possible(self) -> bool:
-        """Whether there is an authority to ask, and an identity to ask with."""
+        """Whether there is an online authority, and an identity to call it with."""
         if not self.identity.exists():
             return False
         try:
@@ -55,10 +55,11 @@ class RevocationClient:
         return True
 
     def revoke(self, serial: str, reason: Reason, by: str) -> RevokedAnswer:
-        """Have it revoked for ``by``; see :func:`sluice.pki.enrolment.client.revoke`. Blocking."""
+        """Revoke a certificate on behalf of ``by``; see :func:`sluice.pki.enrolment.client.revoke`. Blocking."""
         identity = TlsIdentity(self.identity)
         answer = self._authorities.call(lambda address: revoke(identity, address.mutual, serial, reason, by))
-        # The list counts in handshakes. A user's certificate is known to the gateway by its fingerprint, too.
+        # The CRL is checked in handshakes only. To end open connections of a user's certificate, the gateway also
+        # revokes its fingerprint.
         if answer.authority is AuthorityKind.EDGE and answer.fingerprint:
             until = FOREVER if answer.not_after is None else answer.not_after
             self.revocations.revoke(("certificate", CertificateId(answer.fingerprint)), until=until, by=by)

@@ -1,4 +1,4 @@
-"""Checks a whole audit log in a process of its own, so that deciding about requests does not wait for it.
+"""Verifies a whole audit log in a separate process, so that it does not delay decisions about requests.
 
 ``python -m sluice.gateway.ui.verify_process DIRECTORY`` prints one line of JSON.
 """
@@ -18,7 +18,7 @@ NICENESS = 10
 
 
 class VerificationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a verification; ``problem`` names the line that is invalid, and is empty when all are valid."""
+    """The result of a verification. ``problem`` describes the first error; it is empty when all lines are valid."""
 
     lines: int = 0
     segments: int = 0
@@ -29,7 +29,7 @@ class VerificationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verification_of(directory: Path) -> VerificationResult:
-    """Check the log in ``directory``."""
+    """Verify the log in ``directory``."""
     try:
         proved = verify_log(directory)
     except (SluiceError, OSError) as error:

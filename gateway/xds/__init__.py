@@ -1,4 +1,4 @@
-"""Envoy driven by our own xDS server: what it serves, whom it admits, whom it sends where."""
+"""The xDS server that configures Envoy, and its status report."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The xDS server: every stream of every Envoy gets what the board has, whenever it changes."""
+"""The xDS server: sends the resources on the board to all streams of all Envoys, whenever they change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def xds_server(
     admits: Callable[[Caller], bool],
     more: Mapping[str, Method] | None = None,
 ) -> GrpcServer:
-    """A gRPC server of what ``board`` has, for callers that ``admits`` lets in; ``more`` are methods besides."""
+    """A gRPC server for the resources of ``board``, open to callers that ``admits`` accepts.
+
+    ``more`` are additional methods.
+    """
 
     async def serve(call: Call, only: str) -> None:
         await serve_stream(call, _BoardSource(board, status, call.caller), only)
@@ -53,7 +56,7 @@ def xds_server(
 
 @dataclass(frozen=True, slots=True)
 class _BoardSource:
-    """The board's resources, all of them for every caller that was admitted; how far Envoy follows is reported."""
+    """All resources of the board, for every admitted caller. Reports the versions that Envoy accepts and rejects."""
 
     board: SnapshotBoard
     status: XdsStatus

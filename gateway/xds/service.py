@@ -1,4 +1,4 @@
-"""An xDS server with its board and its report, as each process that has one runs it."""
+"""An xDS server together with its board and its status report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class XdsService:
 async def xds_service(
     status_path: Path, socket_path: Path | None = None, more: Mapping[str, Method] | None = None
 ) -> AsyncIterator[XdsService]:
-    """Serve on ``socket_path``, or only the connections that a listener passes on; ``more`` are methods besides."""
+    """Serve on ``socket_path``; None: only connections that a listener passes on. ``more`` are additional methods."""
     board, status = SnapshotBoard(), XdsStatus(status_path)
     server = xds_server(board, status, _admits, more)
     async with contextlib.AsyncExitStack() as stack:
@@ -42,7 +42,7 @@ async def xds_service(
 
 
 def _admits(caller: Caller) -> bool:
-    """Over TLS gateways alone (JobManagers are let in, too); on a socket this process' own user: keys."""
+    """Over TLS, only gateways (the listener also admits JobManagers). On a socket, only this process's own user."""
     if caller.spiffe_id:
         return SpiffeId.parse(caller.spiffe_id).role is Role.GATEWAY
     return caller.uid == os.geteuid()

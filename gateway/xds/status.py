@@ -1,4 +1,4 @@
-"""The versions that Envoy was sent, accepted and rejected, and input that was refused before, with reasons."""
+"""The status report: versions that Envoy was sent, accepted and rejected, and input refused before that."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ MAX_STATUS_BYTES = 64 << 10
 
 
 class KindStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One kind of resources."""
+    """The status of one kind of resources."""
 
     sent: str = ""
     accepted: str = ""
     rejected: str = ""
-    """Version that Envoy refused last, and has got no better one for."""
+    """The version that Envoy rejected last; empty once it has accepted a newer one."""
     reason: str = ""
     at: float = 0.0
-    """When the last of these happened (Unix time)."""
+    """Time of the last event (Unix time)."""
 
 
 class StatusDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The status file."""
+    """The content of the status file."""
 
     kinds: dict[str, KindStatus] = {}
     refused: dict[str, str] = {}
-    """Input (``policy``, ``routes``, ``edge certificate``…) -> why it never got to Envoy; what it had before stays."""
+    """Refused input (``policy``, ``routes``, ``edge certificate``…) -> reason. Envoy keeps the previous input."""
 
     @property
     def problems(self) -> list[str]:
@@ -46,7 +46,7 @@ class StatusDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def status_file(home: Home, server: str) -> Path:
-    """Where ``server`` (``auth``: listeners, routes, policy; ``envoy``: secrets) reports."""
+    """The status file of ``server`` (``auth``: listeners, routes, policy; ``envoy``: secrets)."""
     return home.run / f"xds-{server}.json"
 
 
@@ -61,7 +61,7 @@ def read_status(path: Path) -> StatusDocument | None:
 
 
 class XdsStatus:
-    """Kept in memory, and in a file that is replaced with every change."""
+    """The status report, in memory and in a file that is replaced with every change."""
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.time) -> None:
         self._path = path
@@ -75,7 +75,7 @@ class XdsStatus:
         self._write()
 
     def accepted(self, kind: str, version: str) -> None:
-        """Envoy works with this version."""
+        """Envoy accepted this version."""
         status = self._kind(kind)
         if status.accepted == version and not status.rejected:
             return
@@ -83,19 +83,19 @@ class XdsStatus:
         self._write()
 
     def rejected(self, kind: str, version: str, reason: str) -> None:
-        """Envoy refused this version and keeps what it had."""
+        """Envoy rejected this version and keeps the previous one."""
         status = self._kind(kind)
         status.rejected, status.reason = version, reason
         self._write()
 
     def refused(self, what: str, reason: str) -> None:
-        """An input did not pass the checks before Envoy."""
+        """An input failed the checks and was not sent to Envoy."""
         if self.document.refused.get(what) != reason:
             self.document.refused[what] = reason
             self._write()
 
     def fine(self, what: str) -> None:
-        """The input is in order (again)."""
+        """The input is valid (again)."""
         if self.document.refused.pop(what, None) is not None:
             self._write()
 

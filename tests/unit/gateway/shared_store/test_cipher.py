@@ -35,7 +35,7 @@ def test_names_are_equal_for_equal_parts_alone() -> None:
 @pytest.mark.parametrize("content", [b"", b"AAAA\n", b"not base64 \xff\n"])
 def test_what_is_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
     write_secret(tmp_path / "key", content)
-    with pytest.raises(SharedStoreError, match="no key"):
+    with pytest.raises(SharedStoreError, match="not a base64 key"):
         StoreCipher.from_file(tmp_path / "key")
 
 
