@@ -1,4 +1,4 @@
-"""Launching Spark drivers and executors, and the Scala plugin that ties Spark in."""
+"""Launches Spark drivers and executors, and builds the Scala plugin that integrates Spark."""
 
 import lazy_loader
 

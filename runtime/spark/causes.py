@@ -1,7 +1,7 @@
-"""Finding out of a program's output why it ended: the exception behind tracebacks of Python, Py4J and the JVM.
+"""Finds in a program's output why it ended: the exception behind tracebacks of Python, Py4J and the JVM. No I/O.
 
-Decisions only; no I/O. A traceback comes in several forms: Python's own, chained ones, that of a group; one of a Python
-worker inside an error of Spark; a syntax error, which has no heading; a trace of the JVM with ``Caused by:``.
+A traceback has several forms: a plain Python traceback, a chain, an exception group, a Python worker's traceback inside
+a Spark error, a syntax error (without a heading), or a JVM stack trace with ``Caused by:``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 MAX_CAUSE_CHARACTERS = 1_000
-"""Longest cause in one line."""
+"""Maximum length of a cause."""
 
 HEADING = "Traceback (most recent call last):"
 
@@ -19,7 +19,7 @@ _CHAINED = (
     "from the Python worker:",
     "see the stack trace below.",
 )
-"""How the text before a traceback ends that belongs to the one above it."""
+"""How the text between two tracebacks ends if they belong together."""
 _GROUP_MARGIN = re.compile(r"^ *[+|] ")
 _MARKERS = re.compile(r"[\s^~]*")
 _SYNTAX_ERROR = re.compile(
@@ -32,15 +32,15 @@ _JAVA_EXCEPTION = re.compile(r"^: ([\w.$]+(?:: .*)?)$", re.MULTILINE)
 
 
 def last_traceback(output: str) -> str:
-    """The last Python traceback or syntax error in ``output``, with what follows it; empty when there is none."""
+    """The last Python traceback or syntax error in ``output``, with the text after it; empty: there is none."""
     start = _last_heading(output, len(output))
-    # 1. Chains belong together, and so does a worker's traceback with the error of Spark that quotes it.
+    # 1. Include the whole chain, and the Spark error that quotes a worker's traceback.
     while start > 0:
         before = _last_heading(output, start)
         if before < 0 or not output[before:start].rstrip().endswith(_CHAINED):
             break
         start = before
-    # 2. A syntax error has no heading; one that a traceback ends with is part of it.
+    # 2. A syntax error has no heading. At the end of a traceback it is part of that traceback.
     for found in _SYNTAX_ERROR.finditer(output):
         if start < 0 or not _is_within(output[start : found.start()]):
             start = max(start, found.start())
@@ -48,8 +48,8 @@ def last_traceback(output: str) -> str:
 
 
 def cause(traceback: str) -> str:
-    """The exception that ``traceback`` is about, in one line; empty when it names none."""
-    # 1. The last traceback: of a chain what was raised last, of an error of Spark what the Python worker raised.
+    """The exception that ``traceback`` reports, in one line; empty: it names none."""
+    # 1. Use the last traceback: the last exception of a chain, or the Python worker's exception in a Spark error.
     head, heading, rest = traceback.rpartition(HEADING)
     if not heading:
         found = _SYNTAX_ERROR.search(traceback)
@@ -57,7 +57,7 @@ def cause(traceback: str) -> str:
     group = head.endswith("Exception Group ")
     lines = [_GROUP_MARGIN.sub("", line) if group else line for line in rest.splitlines()[1:]]
     for number, line in enumerate(lines):
-        # 2. Frames are indented, and what marks a place in them is no word.
+        # 2. Skip frames, which are indented, and the markers below them.
         if not line or line[0].isspace() or _MARKERS.fullmatch(line):
             continue
         if line.startswith(_PY4J):
@@ -70,13 +70,13 @@ def cause(traceback: str) -> str:
 
 
 def last_line(output: str) -> str:
-    """The last line with something in it, as a terminal would show it."""
+    """The last non-empty line, as a terminal would show it."""
     lines = [line.rpartition("\r")[2].strip() for line in output.splitlines()]
     return _bounded(next((line for line in reversed(lines) if line), ""))
 
 
 def _java_cause(trace: str) -> str:
-    """The innermost exception of a trace of the JVM, or the one that it begins with."""
+    """The innermost exception of a JVM stack trace, or its first one if no other caused it."""
     causes = [line.strip() for line in trace.splitlines() if line.strip().startswith(_CAUSED_BY)]
     if causes:
         return _bounded(causes[-1].removeprefix(_CAUSED_BY))
@@ -85,7 +85,7 @@ def _java_cause(trace: str) -> str:
 
 
 def _last_heading(output: str, end: int) -> int:
-    """Where the last heading before ``end`` begins that stands at the beginning of a line or behind a progress bar."""
+    """The position of the last heading before ``end`` that starts a line or follows a progress bar; -1: none."""
     while (found := output.rfind(HEADING, 0, end)) >= 0:
         line = output.rfind("\n", 0, found) + 1
         before = output[line:found]
@@ -96,7 +96,7 @@ def _last_heading(output: str, end: int) -> int:
 
 
 def _is_within(text: str) -> bool:
-    """Whether a traceback whose beginning is ``text`` goes on: nothing in it stands at the margin yet."""
+    """Whether a traceback that starts with ``text`` continues: none of its lines is unindented yet."""
     lines = text.partition(HEADING)[2].splitlines()
     return bool(text) and all(not line or line[0].isspace() or _MARKERS.fullmatch(line) for line in lines)
 

@@ -1,13 +1,13 @@
-"""The cache of code that Spark's JVMs load: the compiled plugin, and archives of classes.
+"""The cache of code that Spark's JVMs load: the compiled plugin, and class archives.
 
-What is in it runs in every JVM of every later cluster of this user, beside private keys. A name proves nothing, so a
-file is used only when
+Code from the cache runs in every JVM of every later cluster of this user, next to private keys. A file name proves
+nothing, so a file is used only if
 
-1. it and its directory belong to this user or to the superuser, and nobody else may write them;
-2. nobody else can put another directory in the place of that one, nor of any above it;
-3. its content has the digest that was written down, under the same conditions, when it was made.
+1. this user or the superuser owns it and its directory, and no other user may write to them;
+2. no other user can replace its directory or any parent directory;
+3. its content matches the digest that was recorded, under the same conditions, when the file was created.
 
-Whoever may write as this user is outside of what a cache can defend against.
+The cache cannot defend against a process that runs as this user.
 """
 
 from __future__ import annotations
@@ -30,52 +30,52 @@ _LOG = logging.getLogger(__name__)
 MAX_CODE_BYTES = 1 << 30
 MAX_CHECKSUM_BYTES = 4096
 TRUSTED_OWNERS = frozenset({0})
-"""User ids that code may belong to, besides the own one: images of containers are built by the superuser."""
+"""User ids that may own code besides this user: the superuser builds container images."""
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class _Checksum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known of a file; written after it, so that there is no file in use without it."""
+    """The recorded digest and size of a file. It is written after the file, so a file without it is never used."""
 
     sha256: str
     size: int
 
 
 def cache_directory() -> Path:
-    """The default place: ``$XDG_CACHE_HOME/sluice``, otherwise ``~/.cache/sluice``."""
+    """The default cache directory: ``$XDG_CACHE_HOME/sluice``, or ``~/.cache/sluice``."""
     configured = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(configured) if Path(configured).is_absolute() else Path.home() / ".cache"
     return base / "sluice"
 
 
 def checksum_file(file: Path) -> Path:
-    """The path of the file with size and digest of ``file``."""
+    """The path of the file with the size and digest of ``file``."""
     return file.with_suffix(".json")
 
 
 def prepare_directory(directory: Path) -> Path:
-    """Create ``directory`` for this user alone.
+    """Create ``directory``, accessible only to this user.
 
     Raises:
-        StoreError: others can write to it, or replace it or a directory above it. It is not repaired: its content
-            may be theirs already.
+        StoreError: other users can write to it, or replace it or a parent directory. An existing directory is not
+            repaired, because its content may already come from others.
     """
     if directory.exists() and (reason := _others_may_replace(directory)):
         raise StoreError(reason, "remove what others may write, or set XDG_CACHE_HOME to a directory of your own")
     make_private_directory(directory)
     if reason := _others_may_replace(directory):
-        raise StoreError(reason, "deny others to write there, or set XDG_CACHE_HOME to a directory of your own")
+        raise StoreError(reason, "deny write access to others, or set XDG_CACHE_HOME to a directory of your own")
     return directory
 
 
 def write_checksum(file: Path) -> None:
-    """Write down the digest of ``file``, which this process has just made."""
+    """Record the digest of ``file``, which this process has just created."""
     note = _Checksum(sha256=_digest(file), size=file.stat().st_size)
     write_public(checksum_file(file), msgspec.json.encode(note))
 
 
 def why_unusable(file: Path) -> str:
-    """Why ``file`` must not be loaded, as a clause for a message; empty when it is what :func:`write_checksum` saw."""
+    """Why ``file`` must not be loaded, as a clause for a message; empty: it matches its recorded digest."""
     if reason := _others_may_replace(file.parent) or _others_may_write(file) or _others_may_write(checksum_file(file)):
         return reason
     try:
@@ -83,12 +83,12 @@ def why_unusable(file: Path) -> str:
     except (SluiceError, msgspec.DecodeError) as error:
         return f"its digest cannot be read: {error}"
     if file.stat().st_size != note.size or note.size > MAX_CODE_BYTES:
-        return f"it is not the file of {note.size} bytes that was made"
-    return "" if _digest(file) == note.sha256 else "its content is not what was made"
+        return f"its size is not the recorded size of {note.size} bytes"
+    return "" if _digest(file) == note.sha256 else "its content does not match the recorded digest"
 
 
 def is_usable(file: Path, consequence: str) -> bool:
-    """Whether ``file`` was made and may be loaded; if it may not, the log says ``consequence`` and why."""
+    """Whether ``file`` exists and may be loaded. If it must not be loaded, logs ``consequence`` and the reason."""
     if not file.exists():
         return False
     reason = why_unusable(file)
@@ -98,16 +98,16 @@ def is_usable(file: Path, consequence: str) -> bool:
 
 
 def make_once(file: Path, make: Callable[[], None], *, lock: str, consequence: str) -> None:
-    """Have ``make`` write ``file`` unless a usable one is there; of several processes one does, the others wait.
+    """Call ``make`` to create ``file`` unless a usable one exists. Only one process does so, the others wait.
 
     Args:
-        file: in the cache.
-        make: puts a complete file there, in one step.
-        lock: name of the lock's file.
-        consequence: what follows from a file that is there and must not be used, for the log.
+        file: a path in the cache.
+        make: creates the complete file atomically.
+        lock: name of the lock file.
+        consequence: the log message if the existing file must not be used.
 
     Raises:
-        StoreError: the directory is not this user's alone, or cannot be written.
+        StoreError: the directory is not private to this user, or not writable.
     """
     prepare_directory(file.parent)
     with exclusive_lock(file.parent / lock):
@@ -120,10 +120,10 @@ def make_once(file: Path, make: Callable[[], None], *, lock: str, consequence: s
 
 @contextmanager
 def exclusive_lock(lock: Path) -> Iterator[None]:
-    """Hold the lock ``lock``: of several processes that would make the same file, one does, and the others wait.
+    """Hold the lock file ``lock``, so that only one of several processes creates a file while the others wait.
 
     Raises:
-        StoreError: the lock's file cannot be written.
+        StoreError: the lock file cannot be opened.
     """
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -147,7 +147,7 @@ def _others_may_write(file: Path) -> str:
 
 
 def _others_may_replace(directory: Path) -> str:
-    """Why ``directory`` may not be the one that its owner made; as OpenSSH's StrictModes judges the way to keys."""
+    """Why others may write to ``directory`` or replace it, as in OpenSSH's StrictModes; empty: they cannot."""
     try:
         absolute, resolved = directory.absolute(), directory.resolve(strict=True)
         info = resolved.stat()
@@ -155,7 +155,7 @@ def _others_may_replace(directory: Path) -> str:
             return reason
         if info.st_mode & _OTHERS_MAY_WRITE:
             return f"others may have written what is in {directory}"
-        # Links on the way count as well: whoever owns one says where it leads.
+        # Check links in the path as well, because their owner decides where they lead.
         for path in dict.fromkeys((absolute, *absolute.parents, *resolved.parents)):
             info = path.lstat()
             if reason := _belongs_to_others(path, info):

@@ -6,7 +6,7 @@ from sluice.core import SluiceError
 
 
 class SparkError(SluiceError):
-    """Base of the errors of package ``sluice.runtime.spark``."""
+    """Base class of the errors of package ``sluice.runtime.spark``."""
 
 
 class JavaNotFound(SparkError):
@@ -18,7 +18,7 @@ class PluginBuildFailed(SparkError):
 
 
 class ClassArchiveFailed(SparkError):
-    """No archive of Spark's classes could be made; JVMs start without, and take longer."""
+    """The class archive for Spark's JVMs could not be created. JVMs start without it, but more slowly."""
 
 
 class ForbiddenSparkConf(SparkError):
@@ -26,16 +26,16 @@ class ForbiddenSparkConf(SparkError):
 
 
 class PackageRefused(SparkError):
-    """Something that came with a pipeline is neither a module nor an archive."""
+    """A file that belongs to a pipeline is neither a module nor an archive."""
 
 
 class DriverFailed(SparkError):
-    """The driver's JVM or its Python process did not start or ended out of order."""
+    """The driver's JVM or its Python process did not start, or ended abnormally."""
 
 
 class WaitedInVain(DriverFailed):
-    """A JVM or a Python that has waited cannot be the driver's; no code of the job has run in it."""
+    """A waiting JVM or Python process cannot become the driver's. No code of the job has run in it."""
 
 
 class BridgeProtocolError(SparkError):
-    """Something on the bridge between the driver's JVM and its agent that does not follow the protocol."""
+    """A message on the bridge between the driver's JVM and its agent violates the protocol."""

@@ -1,7 +1,7 @@
-"""Reading what the security provider recorded: one line for each mutual TLS handshake that a JVM completed.
+"""Reads the records of the security provider: one line for each mutual TLS handshake that a JVM completed.
 
-The provider begins a new file when one is full, and keeps the one before (``runtime/spark/plugin/tls/Evidence.scala``).
-The first line of a later file says how many connections were recorded before it.
+The provider starts a new file when one is full, and keeps the previous (``runtime/spark/plugin/tls/Evidence.scala``).
+The first line of a later file contains the number of connections recorded before it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EVIDENCE_FILE = "connections.jsonl"
 EARLIER_FILE = "connections.1.jsonl"
 
 MAX_EVIDENCE_LINES = 1000
-"""Most lines that the provider writes into one file, and most that are kept of both: the latest."""
+"""Maximum number of lines in one file. Of both files together, the latest lines up to this number are kept."""
 
 MAX_EVIDENCE_BYTES = MAX_EVIDENCE_LINES * 4096
 
@@ -34,9 +34,9 @@ _HEADER = msgspec.json.Decoder(_Header)
 
 
 def read_evidence(reports_dir: Path) -> Evidence:
-    """The latest connections that the JVM which reports in this directory made or accepted; none before its first one.
+    """The latest connections that a JVM made or accepted, from its directory of reports; empty before the first.
 
-    An unfinished last line (it is being written) is left out, and so is what the job itself has put there.
+    Skips an incomplete last line, which is still being written, and lines that are not valid records.
     """
     lines = _lines(reports_dir, EVIDENCE_FILE)
     before = _before(lines[:1])
@@ -52,7 +52,7 @@ def read_evidence(reports_dir: Path) -> Evidence:
 
 
 def _lines(reports_dir: Path, name: str) -> list[bytes]:
-    """The complete lines at the end of a file; none when it is not there or no file."""
+    """The complete lines at the end of a file; empty if it does not exist or is not a regular file."""
     try:
         with open_untrusted(reports_dir.parent, reports_dir.name, name) as file:
             skipped = max(0, os.fstat(file.fileno()).st_size - MAX_EVIDENCE_BYTES)
@@ -79,5 +79,5 @@ def _connections(lines: Iterable[bytes]) -> list[ConnectionEvidence]:
         try:
             found.append(_DECODER.decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            continue  # the file lies in a directory that the job's own code can write to
+            continue  # the job's own code can write to this directory
     return found

@@ -1,4 +1,4 @@
-"""Finding a Java runtime and Spark's jars."""
+"""Finds a Java runtime and Spark's jars."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 from sluice.runtime.spark.errors import JavaNotFound, SparkError
 
 MINIMUM_JAVA = 17
-"""Oldest Java that Spark 4 runs on (https://spark.apache.org/docs/latest/#downloading)."""
+"""The oldest Java version that Spark 4 supports (https://spark.apache.org/docs/latest/#downloading)."""
 
 PREFERRED_JAVA = 25
-"""Where several are installed, Spark's JVMs start fastest with this one."""
+"""The Java version with which Spark's JVMs start fastest, preferred if several are installed."""
 INSTALLED = ("/usr/lib/jvm/*", "/opt/java/*", "/Library/Java/JavaVirtualMachines/*/Contents/Home")
 MAX_RELEASE_CHARACTERS = 1 << 16
 
@@ -35,7 +35,7 @@ _RELEASE = re.compile(r'^JAVA_VERSION="([^"]*)"', re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A usable Java runtime: its ``java`` command, its major version, and all it says of its build."""
+    """A usable Java runtime: its ``java`` command, its major version, and its full build information."""
 
     executable: Path
     major: int
@@ -43,18 +43,22 @@ class Java:
 
     @property
     def home(self) -> Path:
-        """Its directory, for ``JAVA_HOME``."""
+        """The directory for ``JAVA_HOME``."""
         return self.executable.resolve().parent.parent
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """The Java of ``JAVA_HOME``, else of ``PATH``; raises :class:`JavaNotFound` saying exactly what to install."""
+    """The Java of ``JAVA_HOME``, or else of ``PATH``.
+
+    Raises:
+        JavaNotFound: there is none that Spark can use. The error says what to install.
+    """
     env = os.environ if environment is None else environment
     home = env.get("JAVA_HOME", "")
     if home:
         candidate = Path(home) / "bin" / "java"
         if not os.access(candidate, os.X_OK):
-            raise JavaNotFound(f"JAVA_HOME is {home}, but {candidate} cannot be executed", _INSTALL)
+            raise JavaNotFound(f"JAVA_HOME is {home}, but {candidate} is not executable", _INSTALL)
     else:
         found = shutil.which("java", path=env.get("PATH", os.defpath))
         if found is None:
@@ -82,21 +86,21 @@ def _version(executable: Path) -> tuple[int, str]:
     told = run.stderr + run.stdout
     match = _VERSION.search(told)
     if run.returncode != 0 or match is None:
-        raise JavaNotFound(f"{executable} -version gave no version (exit code {run.returncode})", _INSTALL)
+        raise JavaNotFound(f"{executable} -version printed no version (exit code {run.returncode})", _INSTALL)
     return int(match[1]), told[:MAX_BUILD_CHARACTERS]
 
 
 def find_preferred_java(environment: Mapping[str, str] | None = None, installed: Sequence[str] = INSTALLED) -> Java:
-    """The best Java for Spark's JVMs: that of ``JAVA_HOME``, else an installed Java 25, else that of :func:`find_java`.
+    """The best Java for Spark's JVMs: of ``JAVA_HOME``, or else an installed Java 25, or else of :func:`find_java`.
 
-    From Java 25 on there are AOT caches, with which a JVM starts fastest (ADR 115).
+    Java 25 and later have AOT caches, with which a JVM starts fastest (ADR 115).
 
     Args:
-        environment: default: this process's.
-        installed: patterns of where Javas are installed.
+        environment: default: the environment of this process.
+        installed: glob patterns of Java home directories.
 
     Raises:
-        JavaNotFound: there is none; it says what to install.
+        JavaNotFound: there is none. The error says what to install.
     """
     env = os.environ if environment is None else environment
     if not env.get("JAVA_HOME"):
@@ -107,13 +111,13 @@ def find_preferred_java(environment: Mapping[str, str] | None = None, installed:
 
 
 def _preferred(installed: Sequence[str]) -> list[Path]:
-    """Homes of Javas that are preferred, the best first."""
+    """Home directories of the preferred Java version, the best first."""
     homes = dict.fromkeys(home.resolve() for each in installed for home in sorted(Path("/").glob(each.lstrip("/"))))
     return [home for home in homes if _told_version(home).partition(".")[0] == str(PREFERRED_JAVA)]
 
 
 def _told_version(home: Path) -> str:
-    """The version in a Java's file ``release``; empty where it has none."""
+    """The version in the file ``release`` of a Java; empty: there is none."""
     try:
         with (home / "release").open(encoding="utf-8", errors="replace") as file:
             match = _RELEASE.search(file.read(MAX_RELEASE_CHARACTERS))
@@ -132,12 +136,16 @@ class SparkDistribution:
 
     @property
     def class_path(self) -> str:
-        """All jars, explicit and ordered (a wildcard would follow the order of the folder)."""
+        """All jars, listed in a fixed order (with a wildcard the order would depend on the file system)."""
         return os.pathsep.join(str(jar) for jar in self.jars)
 
 
 def find_spark() -> SparkDistribution:
-    """The Spark that the installed pyspark brings; raises :class:`SparkError` when its jars are missing."""
+    """The Spark in the installed pyspark.
+
+    Raises:
+        SparkError: pyspark is not installed, or its jars are missing.
+    """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SparkError("pyspark is not installed", "pip install sluice installs it")

@@ -1,8 +1,7 @@
-"""Compiling the Scala plugin with the compiler that pyspark brings, once per Spark and source version.
+"""Compiles the Scala plugin with the compiler in pyspark, once per version of Spark and of the sources.
 
-Only a Java *runtime* is needed: ``scala.tools.nsc.Main`` is among pyspark's jars, and the jar file is packed by
-Python. The result is kept in the cache of ``runtime.spark.code_cache``, and used again only while it is what was
-compiled.
+This requires only a Java *runtime*: pyspark's jars contain ``scala.tools.nsc.Main``, and Python packs the jar file. The
+jar is kept in the cache of ``runtime.spark.code_cache`` and reused only if its content is unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Created-By: sluice
 
 """
 _SERVICES = {"META-INF/services/org.apache.spark.scheduler.ExternalClusterManager": f"{CLUSTER_MANAGER_CLASS}\n"}
-_TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the oldest a zip file can hold: equal sources give equal jars
+_TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the oldest in a zip file; fixed, so that equal sources give equal jars
 _COMPILER_OUTPUT_CHARACTERS = 4000
 
 
@@ -43,7 +42,7 @@ def plugin_sources() -> tuple[Path, ...]:
 
 
 def source_digest(sources: Iterable[Path], spark_version: str) -> str:
-    """What a built plugin depends on: Spark's version, the manifest, and names and contents of the sources."""
+    """A digest of the plugin's inputs: Spark's version, the manifest, and names and contents of the sources."""
     digest = hashlib.sha256()
     for text in (spark_version, _MANIFEST, *(name + content for name, content in sorted(_SERVICES.items()))):
         digest.update(text.encode() + b"\0")
@@ -59,12 +58,12 @@ def ensure_plugin(
     cache: Path | None = None,
     warnings_fatal: bool = False,
 ) -> Path:
-    """The path of the plugin's jar, compiled now if the cache has none for these sources that may be used.
+    """The path of the plugin's jar. Compiles it if the cache has no usable one for these sources.
 
     Raises:
-        JavaNotFound: there is no Java 17 runtime.
-        PluginBuildFailed: the compiler refused the sources; the message has its output. Or others can write to the
-            cache.
+        JavaNotFound: there is no Java runtime that Spark can use.
+        PluginBuildFailed: the compiler rejected the sources (the message contains its output), or other users can write
+            to the cache.
     """
     spark = spark or find_spark()
     sources = plugin_sources()
@@ -82,7 +81,7 @@ def ensure_plugin(
     try:
         make_once(jar, build, lock="plugin.lock", consequence=consequence)
     except StoreError as error:
-        raise PluginBuildFailed(f"the Scala plugin cannot be kept: {error.what}", error.remedy) from error
+        raise PluginBuildFailed(f"cannot store the Scala plugin: {error.what}", error.remedy) from error
     return jar
 
 
@@ -139,7 +138,7 @@ def _compile(
 
 def _pack(classes: Path, jar: Path) -> bytes:
     with zipfile.ZipFile(jar, "w", zipfile.ZIP_DEFLATED) as archive:
-        entries = {"META-INF/MANIFEST.MF": _MANIFEST.encode()}  # java.util.jar wants the manifest first
+        entries = {"META-INF/MANIFEST.MF": _MANIFEST.encode()}  # java.util.jar requires the manifest first
         entries.update((name, content.encode()) for name, content in _SERVICES.items())
         for file in sorted(classes.rglob("*.class")):
             entries[file.relative_to(classes).as_posix()] = file.read_bytes()

@@ -1,4 +1,4 @@
-"""The scripts, styles and pictures of Spark's UI, as they are in the jars of the installed Spark."""
+"""Reads the scripts, styles and images of Spark's UI from the jars of the installed Spark."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ _PLACES = (
     ("spark-core_", "org/apache/spark/ui/static/", ""),
     ("spark-sql_", "org/apache/spark/sql/execution/ui/static/", "sql/"),
 )
-"""Jar, directory in it, and where Spark serves that below ``/static``."""
+"""Jar, directory in the jar, and the path below ``/static`` where Spark serves it."""
 MAX_FILE_BYTES = 2 << 20
 
 
 @cache
 def ui_files() -> Mapping[str, tuple[str, bytes]]:
-    """Media type and content of each file, by its path below ``/static``; raises :class:`SparkError`."""
+    """Media type and content of each file, by its path below ``/static``.
+
+    Raises:
+        SparkError: Spark is not installed.
+    """
     found: dict[str, tuple[str, bytes]] = {}
     for prefix, directory, place in _PLACES:
         for path in (jar for jar in find_spark().jars if jar.name.startswith(prefix)):

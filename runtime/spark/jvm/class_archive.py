@@ -1,12 +1,12 @@
-"""Archives of loaded classes, with which Spark's JVMs start in two thirds of the time (ADR 59, ADR 115).
+"""Class archives, which reduce the start time of Spark's JVMs to two thirds (ADR 59, ADR 115).
 
-An archive fits one JVM and one class path, byte for byte, so its name has both in it. A JVM that finds that it does not
-fit after all goes on without, and says so in its log. :mod:`sluice.runtime.spark.training` makes it.
+An archive fits exactly one JVM build and one class path, so both are part of its name. A JVM that finds a mismatch
+starts without the archive and logs that. :mod:`sluice.runtime.spark.training` creates the archives.
 
-Java 25 and newer get an AOT cache (JEP 483, 514): classes, loaded and linked. Older ones get an archive of class data
-sharing (JEP 310), whose classes each JVM loads and links itself.
+Java 25 and later use an AOT cache (JEP 483, 514), which contains loaded and linked classes. Older versions use a class
+data sharing archive (JEP 310), whose classes each JVM loads and links itself.
 
-An archive is code, and kept and checked as such (see :mod:`sluice.runtime.spark.code_cache`).
+An archive is code, so it is stored and verified as code (see :mod:`sluice.runtime.spark.code_cache`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from sluice.runtime.spark.jvm.options import MODULE_OPTIONS, VECTOR_MODULE_OPTIO
 from sluice.runtime.spark.plugin_build import plugin_sources, source_digest
 
 FORMAT = 4
-"""Of what is trained and how: another number makes other archives."""
+"""The version of the training procedure. A new number leads to new archives."""
 AOT_JAVA = 25
-"""The first with AOT caches that a JVM with opened packages and a Java agent can use."""
+"""The first Java version whose AOT caches work in a JVM with opened packages and a Java agent."""
 PREFIX = "classes-"
 AOT_SUFFIX = ".aot"
 CDS_SUFFIX = ".jsa"
@@ -35,28 +35,28 @@ _TIER4_THRESHOLDS = {
     "Tier4CompileThreshold": 15_000,
     "Tier4BackEdgeThreshold": 40_000,
 }
-"""The JVM's own: after how many calls and rounds of loops C2 compiles a method."""
+"""The JVM's defaults for the number of calls and loop iterations after which C2 compiles a method."""
 LATER_C2 = tuple(f"-XX:{name}={TIER4_FACTOR * calls}" for name, calls in _TIER4_THRESHOLDS.items())
-"""C2 compiles what is used twenty times as much as usual, and not what a short job runs a few thousand times."""
+"""Raises the C2 thresholds, so that C2 skips methods that a short job calls a few thousand times."""
 WITHOUT_PROFILES = "-XX:-AOTReplayTraining"
-"""With profiles from an AOT cache, C2 would compile at once what it has compiled in the rehearsal."""
+"""Ignores the profiles in an AOT cache. With them, C2 would at once compile what it compiled in the rehearsal."""
 
 
 def has_aot_caches(java: Java) -> bool:
-    """Whether this JVM makes and uses AOT caches."""
+    """Whether this JVM supports AOT caches."""
     return java.major >= AOT_JAVA
 
 
 def module_options(java: Java) -> tuple[str, ...]:
-    """What JVMs that use an archive are started with: where it would be an AOT cache, without the Vector API."""
+    """The module options of JVMs that use an archive. For an AOT cache they leave out the Vector API."""
     return MODULE_OPTIONS if has_aot_caches(java) else (*MODULE_OPTIONS, VECTOR_MODULE_OPTION)
 
 
 def archive_file(java: Java, spark: SparkDistribution, *, cache: Path | None = None) -> Path:
     """The path of the archive for this JVM and these jars; it need not exist.
 
-    A JVM compares its own build, and names, sizes and times of the jars; so does this. The plugin decides which classes
-    are rewritten when they are loaded, and so which an archive must not have.
+    The name depends on what a JVM compares: its build, and the names, sizes and times of the jars. It also depends on
+    the plugin, which rewrites some classes when they are loaded: an archive must not contain these.
     """
     digest = hashlib.sha256(f"{FORMAT}\0{java.build}\0{spark.version}\0".encode())
     digest.update("\0".join(module_options(java)).encode() + b"\0")
@@ -69,15 +69,15 @@ def archive_file(java: Java, spark: SparkDistribution, *, cache: Path | None = N
 
 
 def find_class_archive(java: Java, spark: SparkDistribution, *, cache: Path | None = None) -> Path | None:
-    """The archive for this JVM and these jars, checked; None when there is none that may be used."""
+    """The verified archive for this JVM and these jars; None: there is no usable one."""
     archive = archive_file(java, spark, cache=cache)
-    if not checksum_file(archive).exists():  # there is none, or it is just being made
+    if not checksum_file(archive).exists():  # there is none, or it is being created
         return None
     return archive if is_usable(archive, f"JVMs start without the class archive {archive}") else None
 
 
 def has_class_archive(java: Java, spark: SparkDistribution, *, cache: Path | None = None) -> bool:
-    """Whether there is an archive, at a glance: it is not checked."""
+    """Whether an archive exists. Does not verify it."""
     return checksum_file(archive_file(java, spark, cache=cache)).is_file()
 
 
@@ -88,12 +88,12 @@ def find_spark_java(
     environment: Mapping[str, str] | None = None,
     installed: Sequence[str] = INSTALLED,
 ) -> Java:
-    """The Java that Spark's JVMs are started with: the preferred one once it has an archive, else that of ``PATH``.
+    """The Java for Spark's JVMs: the preferred one once it has an archive, or else the one of ``PATH``.
 
-    Without one it would start them no faster. ``JAVA_HOME`` decides, where it is set.
+    Without an archive the preferred Java starts no faster. ``JAVA_HOME`` takes precedence if it is set.
 
     Raises:
-        JavaNotFound: there is none; it says what to install.
+        JavaNotFound: there is none. The error says what to install.
     """
     preferred = find_preferred_java(environment, installed)
     if has_class_archive(preferred, spark, cache=cache):
@@ -105,9 +105,9 @@ def find_spark_java(
 
 
 def archive_options(archive: Path, log: Path) -> list[str]:
-    """The options of a JVM that uses an archive of classes when it fits; ``log`` will say whether it did.
+    """The options of a JVM that uses a class archive if it fits. The JVM writes to ``log`` whether it did.
 
-    A JVM that starts faster with an AOT cache also compiles less with C2 (:data:`LATER_C2`, :data:`WITHOUT_PROFILES`).
+    With an AOT cache, the JVM also compiles less with C2 (:data:`LATER_C2`, :data:`WITHOUT_PROFILES`).
     """
     is_aot = archive.suffix == AOT_SUFFIX
     use = (
@@ -117,7 +117,7 @@ def archive_options(archive: Path, log: Path) -> list[str]:
     )
     return [
         *use,
-        # where it was made for: elsewhere each JVM would have to change, and so to hold, every page of it
+        # Map the archive at its original address: relocation would give each JVM a private copy of every page.
         "-XX:+UnlockDiagnosticVMOptions",
         "-XX:ArchiveRelocationMode=0",
         *([WITHOUT_PROFILES] if is_aot else []),

@@ -1,6 +1,6 @@
-"""Composing the command lines of Spark's JVMs. Values in, values out; nothing is started here.
+"""Builds the command lines of Spark's JVMs. Starts nothing.
 
-How a TaskManager uses it::
+Usage in a TaskManager::
 
     spark = find_spark_runtime()                                   # once per process; compiles the plugin if needed
     temp_dir = make_temp_dir()                                     # short, private; remove_temp_dir() when it has ended
@@ -9,9 +9,9 @@ How a TaskManager uses it::
     command.write_files()                                          # 0600
     child = await ChildProcess.start(command.argv, env=command.env, cwd=work_dir, stdout=…, stderr=…)
 
-The identity directory must be complete, with its ``peers`` file, before the start: a JVM without identity halts
-with exit code :data:`IDENTITY_EXIT_CODE`. Nothing secret is in ``argv``; the environment is complete, nothing
-of the parent's is inherited.
+The identity directory must be complete, including its ``peers`` file, before the start: a JVM without an identity halts
+with exit code :data:`IDENTITY_EXIT_CODE`. ``argv`` contains no secrets. The environment is complete: nothing is
+inherited from the parent.
 """
 
 from __future__ import annotations
@@ -48,29 +48,30 @@ from sluice.runtime.spark.jvm.place import JvmPlace
 from sluice.runtime.spark.plugin_build import ensure_plugin
 
 IDENTITY_EXIT_CODE = 97
-"""Exit code of a JVM that the security provider stopped: no usable identity, or Spark could not be guarded."""
+"""Exit code of a JVM that the security provider stopped: it has no usable identity, or Spark could not be guarded."""
 
 MINIMUM_EXECUTOR_MEMORY_MB = 450
-"""Least heap Spark accepts (1.5 times its reserved memory), in MiB."""
+"""The smallest heap that Spark accepts (1.5 times its reserved memory), in MiB."""
 
 CLASSES_LOG = "classes.log"
-"""In the working directory of a JVM: whether it could use the archive of classes, and why not."""
+"""The file in the working directory of a JVM that says whether it could use the class archive, and why not."""
 
 SERIAL_GC_BELOW_MB = 1792
-"""Heaps smaller than this, in MiB, are collected by one thread: what Java itself does on machines of this size
-(HotSpot's "server-class machine"); it looks at the machine, but slots share one."""
+"""Heaps below this size, in MiB, use the serial garbage collector. Java itself does so on machines of this size
+(HotSpot's "server-class machine"), but it looks at the whole machine, which several slots share."""
 
 
 AGENT_OPTION = "-javaagent:"
 SPARK_AUTH_SECRET = "_SPARK_AUTH_SECRET"  # noqa: S105  # its name
-"""Where Spark's executors look for the job's secret, and ``Agent.scala`` for drivers: it is on no disk."""
+"""The environment variable from which Spark's executors, and ``Agent.scala`` in drivers, read the job's secret, so that
+it is never on disk."""
 
 
 class TlsEngine(enum.StrEnum):
-    """Which implementation of TLS 1.3 the provider uses; the rules are the same.
+    """The TLS 1.3 implementation that the provider uses; both follow the same rules.
 
-    OpenSSL's (BoringSSL in netty-tcnative, among Spark's jars) is the quicker one, above all in the first seconds of
-    a JVM, when the JDK's is still interpreted; see ``benchmarks/spark_tls.py``.
+    OpenSSL (BoringSSL in netty-tcnative, among Spark's jars) is faster, above all in the first seconds of a JVM, while
+    the JDK's implementation is still interpreted; see ``benchmarks/spark_tls.py``.
     """
 
     JDK = "jdk"
@@ -83,11 +84,11 @@ _NATIVE_PLATFORMS = {
     ("Darwin", "x86_64"): "osx-x86_64",
     ("Darwin", "arm64"): "osx-aarch_64",
 }
-"""Where netty-tcnative has a native library, by its classifier; on Linux it is linked against glibc."""
+"""The classifiers of netty-tcnative's native libraries by platform. On Linux they are linked against glibc."""
 
 
 def engine_for(system: str, machine: str, libc: str, jars: Iterable[Path]) -> TlsEngine:
-    """OpenSSL's engine where its native library is there and will load, else the JDK's."""
+    """The OpenSSL engine if its native library exists and can be loaded, or else the JDK's."""
     classifier = _NATIVE_PLATFORMS.get((system, machine))
     if classifier is None or (system == "Linux" and libc != "glibc"):
         return TlsEngine.JDK
@@ -97,11 +98,11 @@ def engine_for(system: str, machine: str, libc: str, jars: Iterable[Path]) -> Tl
 
 @dataclass(frozen=True, slots=True)
 class SparkRuntime:
-    """What every Spark JVM is started from.
+    """The installation from which every Spark JVM is started.
 
     Attributes:
-        class_archive: None where there is none (yet).
-        vector_api: whether JVMs have the Vector API also where they can have no AOT cache then.
+        class_archive: the class archive; None: there is none (yet).
+        vector_api: whether JVMs have the Vector API even if that prevents the use of an AOT cache.
     """
 
     java: Java
@@ -113,17 +114,17 @@ class SparkRuntime:
 
     @property
     def may_use_archive(self) -> bool:
-        """Whether JVMs could use an archive of classes."""
+        """Whether JVMs could use a class archive."""
         return not (self.vector_api and has_aot_caches(self.java))
 
     @property
     def module_options(self) -> tuple[str, ...]:
-        """The options of each JVM that say which modules it has, and what is open of them."""
+        """The options of each JVM for its modules and their opened packages."""
         return module_options(self.java) if self.may_use_archive else (*MODULE_OPTIONS, VECTOR_MODULE_OPTION)
 
     @property
     def read_only(self) -> tuple[Path, ...]:
-        """What a process of Spark reads besides its own directories, the system and Python."""
+        """The paths that a Spark process reads in addition to its own directories, the system and Python."""
         files = (self.plugin,) if self.class_archive is None else (self.plugin, self.class_archive)
         return (*java_paths(self.java.executable), self.distribution.home, *files)
 
@@ -135,13 +136,16 @@ def find_spark_runtime(
     archive: bool = True,
     vector_api: bool = False,
 ) -> SparkRuntime:
-    """Java, the installed Spark and the plugin (compiled if needed); raises what is missing.
+    """Find Java, the installed Spark and the plugin, which is compiled if needed.
 
     Args:
-        java: default: the one that Spark's JVMs are to have here.
+        java: default: the result of :func:`find_spark_java`.
         spark: default: the installed one.
-        archive: use an archive of classes, if there is one.
+        archive: use a class archive if there is one.
         vector_api: see :class:`SparkRuntime`.
+
+    Raises:
+        SparkError: one of them is missing.
     """
     distribution = spark or find_spark()
     java = java or find_spark_java(distribution)
@@ -155,9 +159,9 @@ def find_spark_runtime(
 
 @dataclass(frozen=True, slots=True)
 class JvmProgram:
-    """What runs in a JVM, apart from what it is started with.
+    """The program of a JVM, with its options.
 
-    ``options`` cannot be changed once it runs; everything else a JVM that waits can be told later
+    ``options`` are fixed once the JVM runs. A waiting JVM receives everything else later
     (:mod:`sluice.runtime.spark.jvm.waiting`).
     """
 
@@ -176,10 +180,10 @@ class JvmProgram:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A process to start: ``files`` must be written (0600) first, and may hold secrets, as may ``env``.
+    """A process to start. ``files`` must be written (0600) before; like ``env``, they may contain secrets.
 
-    ``read_only`` is what it needs to read besides its directories, the system and Python. ``jvm`` says what it is,
-    if it is a JVM.
+    ``read_only`` are the paths that it reads in addition to its directories, the system and Python. ``jvm`` is its
+    program if it is a JVM.
     """
 
     argv: tuple[str, ...]
@@ -189,7 +193,7 @@ class Command:
     jvm: JvmProgram | None = None
 
     def write_files(self) -> None:
-        """Write :attr:`files`, each readable by its owner alone."""
+        """Write :attr:`files`, readable only by their owner."""
         for path, content in self.files.items():
             write_secret(path, content)
 
@@ -198,12 +202,12 @@ def executor_command(launch: ExecutorLaunch, spark: SparkRuntime, place: JvmPlac
     """The command of one executor.
 
     Args:
-        launch: what the JobMaster asks for; settings that come from the driver are vetted again.
+        launch: the JobMaster's request. Settings that come from the driver are checked again.
         spark: see :func:`find_spark_runtime`.
-        place: where it runs.
+        place: its directories and address.
 
     Raises:
-        ForbiddenSparkConf: the driver wants something that the launcher decides.
+        ForbiddenSparkConf: the driver requests a setting or option that only the launcher may set.
     """
     _check_java_options(launch.java_options)
     ports = {} if place.ports is None else executor_port_conf(place.ports)
@@ -243,19 +247,19 @@ def driver_jvm_command(
     attempt: int,
     allow_conf: Sequence[str] = (),
 ) -> Command:
-    """The command of a driver's JVM: a py4j gateway on loopback that ends at the end of its standard input.
+    """The command of a driver's JVM: a py4j gateway on loopback that ends when its standard input is closed.
 
     Args:
-        conf: the complete Spark configuration, with ``spark.authenticate.secret``; it goes into an argument
-            file that only the owner can read, but for the secret, which our agent finds in the environment.
+        conf: the complete Spark configuration, with ``spark.authenticate.secret``. It is written to an argument file
+            that only the owner can read, except for the secret, which the Java agent reads from the environment.
         spark: see :func:`find_spark_runtime`.
-        place: where it runs.
-        memory_mb: its heap.
+        place: its directories and address.
+        memory_mb: its heap in MiB.
         bridge: unix socket of the driver agent, see :mod:`sluice.runtime.spark.driver.bridge`.
-        connection_info: where the gateway writes its port and token.
-        job_id: of the job.
-        attempt: of the job, from 1.
-        allow_conf: settings that the operator allows the job's code in addition.
+        connection_info: the file to which the gateway writes its port and token.
+        job_id: the id of the job.
+        attempt: the number of the attempt, from 1.
+        allow_conf: settings that the operator additionally allows in the job's code.
     """
     settings = dict(conf)
     secret = settings.pop("spark.authenticate.secret", None)
@@ -271,7 +275,7 @@ def driver_jvm_command(
         "SPARK_LOCAL_DIRS": str(place.work / "local"),
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_info),
         "SPARK_SCALA_VERSION": SCALA_BINARY_VERSION,
-        # The Python of executors for the functions of Spark Connect's clients.
+        # The Python with which executors run functions from Spark Connect clients.
         "PYSPARK_PYTHON": sys.executable,
         "SLUICE_BRIDGE": str(bridge),
         "SLUICE_JOB_ID": job_id,
@@ -281,25 +285,28 @@ def driver_jvm_command(
 
 
 HISTORY_UI_CLASS = "org.apache.spark.ui.HistoryUi"
-"""Spark's UI of a job that has ended (``runtime/spark/plugin/ui/HistoryUi.scala``)."""
+"""The main class that serves Spark's UI for an ended job (``runtime/spark/plugin/ui/HistoryUi.scala``)."""
 
 
 def history_ui_command(
     spark: SparkRuntime, *, event_log: Path, work_dir: Path, temp_dir: Path, bridge: Path, memory_mb: int
 ) -> Command:
-    """The command of a JVM that shows Spark's UI of a job that has ended. It ends with its standard input.
+    """The command of a JVM that serves Spark's UI for an ended job. It ends when its standard input is closed.
 
-    It has neither an identity nor anything to connect to, so nothing of the plugin guards it: its box does.
+    The JVM has no identity and connects to nothing, so the plugin does not guard it; its box does.
 
     Args:
-        event_log: compressed, of whoever.
-        bridge: beside it the JVM makes the socket ``ui``, in a private directory.
-        memory_mb: its heap.
+        spark: see :func:`find_spark_runtime`.
+        event_log: a compressed event log, which is not trusted.
+        work_dir: its working directory.
+        temp_dir: its temporary directory.
+        bridge: a path in a private directory, in which the JVM creates the socket ``ui``.
+        memory_mb: its heap in MiB.
     """
     archive = archive_options(spark.class_archive, work_dir / CLASSES_LOG) if spark.class_archive is not None else []
     options = (
         *spark.module_options,
-        "--add-modules=java.instrument",  # an archive of classes fits only JVMs with the same modules; an agent adds it
+        "--add-modules=java.instrument",  # as an agent would: a class archive fits only JVMs with the same modules
         f"-Xmx{memory_mb}m",
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:+DisableAttachMechanism",
@@ -317,7 +324,7 @@ def history_ui_command(
 
 
 def jvm_options(spark: SparkRuntime, place: JvmPlace, memory_mb: int) -> tuple[str, ...]:
-    """What a JVM of Spark is started with, whatever it becomes; nothing of it is secret."""
+    """The start options of a Spark JVM, independent of its job's settings. They contain no secrets."""
     return (
         *spark.module_options,
         f"-Xmx{memory_mb}m",
@@ -335,7 +342,7 @@ def jvm_options(spark: SparkRuntime, place: JvmPlace, memory_mb: int) -> tuple[s
 
 
 def jvm_environment(spark: SparkRuntime, work_dir: Path, temp_dir: Path, host: str) -> dict[str, str]:
-    """The environment of a JVM of Spark, whatever it becomes."""
+    """The environment of a Spark JVM, independent of its job's settings."""
     return {
         "PATH": f"{spark.java.executable.parent}:/usr/bin:/bin",
         "HOME": str(work_dir),
@@ -348,7 +355,7 @@ def jvm_environment(spark: SparkRuntime, work_dir: Path, temp_dir: Path, host: s
 
 
 def _check_java_options(options: Iterable[str]) -> None:
-    """Refuse any JVM option of the driver's but the ones Spark adds by itself: an executor has those that it needs."""
+    """Refuse any JVM option from the driver except those that Spark adds itself; executors have these already."""
     for option in options:
         if option not in {*MODULE_OPTIONS, VECTOR_MODULE_OPTION}:
-            raise ForbiddenSparkConf(f"the driver wants executors with the JVM option {option[:200]!r}")
+            raise ForbiddenSparkConf(f"the driver requests executors with the JVM option {option[:200]!r}")

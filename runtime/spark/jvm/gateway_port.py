@@ -1,4 +1,4 @@
-"""Where Spark's gateway JVM listens for Python, as its ``PythonGatewayServer`` writes it into a file."""
+"""Reads the address on which Spark's gateway JVM listens for Python, from the file of its ``PythonGatewayServer``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ MAX_GATEWAY_SECRET_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """The port on loopback on which the JVM listens for Python, and the token that it demands."""
+    """The loopback port on which the JVM listens for Python, and the token that it requires."""
 
     port: int
     secret: str = field(repr=False)
 
 
 def read_gateway(data: bytes) -> Gateway:
-    """Decode what PythonGatewayServer writes: port and length as big-endian integers, then the secret."""
+    """Decode the file of PythonGatewayServer: port and length as big-endian integers, then the secret.
+
+    Raises:
+        DriverFailed: the data is malformed.
+    """
     try:
         port, length = struct.unpack_from(">ii", data)
     except struct.error as error:

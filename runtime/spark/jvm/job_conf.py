@@ -1,12 +1,12 @@
-"""Which Spark settings a job may make.
+"""Decides which Spark settings a job may set. No I/O.
 
-A job's configuration is data from outside. :data:`ALLOWED` names the settings that a job may make, by name or by
-prefix; everything else is refused. :data:`RESERVED` names the settings that only the launcher makes: they decide how
-Spark's channels are secured, what is on a JVM's command line, what listens, and how large a job is. No configuration
-of an operator gives those to jobs; everything else that is not allowed here can be added with ``[jobs] allow_conf``.
+A job's configuration is untrusted. :data:`ALLOWED` lists the settings that a job may set, by name or prefix; all others
+are refused. :data:`RESERVED` lists the settings that only the launcher sets: they decide how Spark's channels are
+secured, what is on a JVM's command line, what listens, and how large a job is. An operator cannot allow these to jobs,
+but can allow any other setting with ``[jobs] allow_conf``.
 
-Both lists are also rendered into the driver's JVM (:func:`rendered`), where the cluster manager checks the settings
-that the job's *code* put into its SparkContext. Decisions only; no I/O.
+Both lists are also passed to the driver's JVM (:func:`rendered`), where the cluster manager checks the settings that
+the job's *code* puts into its SparkContext.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dataclasses import dataclass
 from sluice.runtime.spark.errors import ForbiddenSparkConf
 
 MAX_CONF_ENTRIES = 500
-"""Most Spark settings one job may carry."""
+"""Maximum number of Spark settings of one job."""
 
 MAX_CONF_VALUE_CHARACTERS = 32_768
-"""Longest value of one Spark setting."""
+"""Maximum length of the value of a Spark setting."""
 
 MAX_ALLOW_CONF = 200
-"""Most entries of ``[jobs] allow_conf``."""
+"""Maximum number of entries in ``[jobs] allow_conf``."""
 
 MAX_ALLOW_CONF_CHARACTERS = 200
-"""Longest entry; all of them travel to each driver, in its spec and on its JVM's command line."""
+"""Maximum length of an entry. All entries are in the spec of each driver, and on its JVM's command line."""
 
 RESERVED_PROPERTY = "sluice.conf.reserved"
 ALLOWED_PROPERTY = "sluice.conf.allowed"
@@ -44,7 +44,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Settings matching ``pattern`` (``*`` matches anything, dots included) belong to the launcher, because ``why``."""
+    """Reserves the settings that match ``pattern`` for the launcher; ``*`` matches anything, including dots."""
 
     pattern: str
     why: str
@@ -60,7 +60,7 @@ _SHUFFLE = "the cluster decides where shuffles go"
 _FETCH = "files of a job travel with its submission, not over connections of Spark's own"
 
 RESERVED: tuple[Rule, ...] = (
-    # 1. Anything that decides how Spark's own channels are secured.
+    # 1. Settings that decide how Spark's own channels are secured.
     Rule("spark.ssl", _TLS),
     Rule("spark.ssl.*", _TLS),
     Rule("spark.authenticate", _TLS),
@@ -69,7 +69,7 @@ RESERVED: tuple[Rule, ...] = (
     Rule("spark.network.sasl.*", _TLS),
     Rule("spark.redaction.*", "it decides which secrets are kept out of logs"),
     Rule("spark.sluice.*", "these names are the launcher's own"),
-    # 2. Anything that reaches a JVM's or a worker's command line, class path or environment.
+    # 2. Settings that affect the command line, class path or environment of a JVM or worker.
     Rule("spark.*.extrajavaoptions", _COMMAND),
     Rule("spark.*.defaultjavaoptions", _COMMAND),
     Rule("spark.*.extraclasspath", _COMMAND),
@@ -85,7 +85,7 @@ RESERVED: tuple[Rule, ...] = (
     Rule("spark.python.use.daemon", _COMMAND),
     Rule("spark.home", _COMMAND),
     Rule("spark.r.*", "only Python pipelines are run"),
-    # 3. Listeners besides the TLS ones.
+    # 3. Listeners other than those with TLS.
     Rule("spark.ui", _LISTENER),
     Rule("spark.ui.*", _LISTENER),
     Rule("spark.connect.*", _LISTENER),
@@ -102,7 +102,7 @@ RESERVED: tuple[Rule, ...] = (
     Rule("spark.*.bindaddress", _LISTENER),
     Rule("spark.driver.host", _LISTENER),
     Rule("spark.python.unix.domain.socket.*", "Python workers are reached over private unix sockets only"),
-    # 4. Where and how large.
+    # 4. Where a job runs, and its size.
     Rule("spark.master", _PLACE),
     Rule("spark.master.*", _PLACE),
     Rule("spark.worker.*", _PLACE),
@@ -117,7 +117,7 @@ RESERVED: tuple[Rule, ...] = (
     Rule("spark.driver.memory", _SIZE, "set driver_memory_mb in [spark]"),
     Rule("spark.driver.cores", _SIZE),
     Rule(CHECKPOINT_LOCATION.lower(), "checkpoints are where the next attempt of the job finds them"),
-    # 5. Shuffles go through the service, or not, for the whole job; a map's number must be that of its attempt.
+    # 5. A job uses the shuffle service for all shuffles or for none; a map's number must be that of its attempt.
     Rule("spark.shuffle.manager", _SHUFFLE),
     Rule("spark.shuffle.manager.*", _SHUFFLE),
     Rule("spark.shuffle.sort.io.plugin.class", _SHUFFLE),
@@ -129,7 +129,7 @@ RESERVED: tuple[Rule, ...] = (
     Rule("spark.jars.*", _FETCH, "use --file and SparkContext.addJar"),
     Rule("spark.files", _FETCH, "use --file"),
     Rule("spark.archives", _FETCH, "use --archives"),
-    # 7. Programs and places outside of the job's own directory, and memory outside of its slot.
+    # 7. Programs and paths outside the job's own directory, and memory outside its slot.
     Rule("spark.*.discoveryscript", "it names a program that Spark runs", "ask the operator for slots with resources"),
     Rule("spark.*.discoveryplugin", "it names a class that Spark runs before the job"),
     Rule("spark.driver.resource.*", _SIZE),
@@ -150,12 +150,12 @@ RESERVED: tuple[Rule, ...] = (
     Rule("spark.testing", "it is for Spark's own tests"),
     Rule("spark.testing.*", "it is for Spark's own tests"),
 )
-"""Settings that no job may make, whatever the operator allows. Matched without regard to case."""
+"""Settings that no job may set, whatever the operator allows. Matched case-insensitively."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Settings that a job may make: full names, or prefixes that end in ``.*``; ``why`` they are harmless."""
+    """Settings that a job may set: full names, or prefixes that end in ``.*``. ``why`` says what they are for."""
 
     why: str
     names: tuple[str, ...]
@@ -306,17 +306,17 @@ ALLOWED: tuple[Allowed, ...] = (
         ),
     ),
 )
-"""What a job may set. Matched exactly: Spark distinguishes upper and lower case."""
+"""Settings that a job may set. Matched case-sensitively, as in Spark."""
 
 
 def reserved_by(key: str) -> Rule | None:
-    """The rule that keeps ``key`` from every job; None when there is none."""
+    """The rule that reserves ``key`` for the launcher; None: it is not reserved."""
     lowered = key.lower()
     return next((rule for rule in RESERVED if fnmatch.fnmatchcase(lowered, rule.pattern)), None)
 
 
 def is_allowed(key: str, besides: Iterable[str] = ()) -> bool:
-    """Whether a job may set ``key``: by :data:`ALLOWED`, or by ``besides`` (names, or prefixes that end in ``.*``)."""
+    """Whether :data:`ALLOWED` or ``besides`` (names, or prefixes that end in ``.*``) allow a job to set ``key``."""
     if reserved_by(key) is not None:
         return False
     patterns = (*(name for group in ALLOWED for name in group.names), *besides)
@@ -324,7 +324,11 @@ def is_allowed(key: str, besides: Iterable[str] = ()) -> bool:
 
 
 def check_allow_conf(patterns: Iterable[str]) -> tuple[str, ...]:
-    """The value of ``[jobs] allow_conf``; :class:`ForbiddenSparkConf` names an entry that nobody can allow."""
+    """Check and return the value of ``[jobs] allow_conf``.
+
+    Raises:
+        ForbiddenSparkConf: an entry is not a setting, or is reserved; or there are too many entries.
+    """
     checked = tuple(patterns)
     if len(checked) > MAX_ALLOW_CONF:
         raise ForbiddenSparkConf(f"allow_conf has {len(checked)} entries", f"at most {MAX_ALLOW_CONF} are allowed")
@@ -336,19 +340,20 @@ def check_allow_conf(patterns: Iterable[str]) -> tuple[str, ...]:
             )
         rule = reserved_by(pattern)
         if rule is not None:
-            raise ForbiddenSparkConf(f"allow_conf cannot give {pattern} to jobs: {rule.why}", "leave it out")
+            raise ForbiddenSparkConf(f"allow_conf cannot let jobs set {pattern}: {rule.why}", "leave it out")
     return checked
 
 
 def check_job_conf(conf: Mapping[str, str], besides: Iterable[str] = ()) -> dict[str, str]:
-    """Return a copy of a job's Spark settings.
+    """Check a job's Spark settings and return a copy.
 
     Args:
-        besides: what the operator allows in addition, see :func:`check_allow_conf`.
+        conf: the job's settings.
+        besides: additional settings that the operator allows, see :func:`check_allow_conf`.
 
     Raises:
-        ForbiddenSparkConf: a setting that a job may not make, with the nearest one that it may; or too many settings,
-            a name that is none, a value that is too long or has control characters. The value is not repeated.
+        ForbiddenSparkConf: a job may not set one of them (the error suggests the closest allowed setting); there are
+            too many; a name is invalid; or a value is too long or has control characters. The error omits the value.
     """
     vetted = check_unreserved(conf)
     patterns = tuple(besides)
@@ -359,7 +364,11 @@ def check_job_conf(conf: Mapping[str, str], besides: Iterable[str] = ()) -> dict
 
 
 def check_unreserved(conf: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of settings that an operator made; :class:`ForbiddenSparkConf` names one that is reserved."""
+    """Check settings for syntax and reserved names only, and return a copy.
+
+    Raises:
+        ForbiddenSparkConf: a setting is reserved or invalid, or there are too many.
+    """
     if len(conf) > MAX_CONF_ENTRIES:
         raise ForbiddenSparkConf(f"{len(conf)} Spark settings in one job", f"at most {MAX_CONF_ENTRIES} are allowed")
     for key, value in conf.items():
@@ -376,7 +385,7 @@ def check_unreserved(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def rendered(besides: Iterable[str] = ()) -> dict[str, str]:
-    """Return both lists as system properties of the driver's JVM: patterns, separated by commas."""
+    """Both lists as system properties of the driver's JVM: patterns, separated by commas."""
     allowed = [pattern for group in ALLOWED for pattern in group.names]
     return {
         RESERVED_PROPERTY: ",".join(rule.pattern for rule in RESERVED),

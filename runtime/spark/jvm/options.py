@@ -1,4 +1,4 @@
-"""What every JVM of Spark is started with."""
+"""The options of every Spark JVM."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 SCALA_BINARY_VERSION = "2.13"
 
-# What Spark itself adds to every JVM (org.apache.spark.launcher.JavaModuleOptions); without it Arrow does not work.
+# Spark itself adds these to every JVM (org.apache.spark.launcher.JavaModuleOptions). Arrow needs them.
 _OPENED = (
     *("java.base/" + package for package in (
         "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
@@ -16,9 +16,9 @@ _OPENED = (
     "java.security.jgss/sun.security.krb5",
 )  # fmt: skip
 VECTOR_MODULE_OPTION = "--add-modules=jdk.incubator.vector"
-"""Spark's as well: MLlib's linear algebra uses the module where it is there.
+"""Also an option of Spark: MLlib's linear algebra uses the module if it is present.
 
-A JVM with an incubating module can use neither linked classes nor profiles of methods of an AOT cache (JEP 483).
+A JVM with an incubating module cannot use the linked classes and method profiles in an AOT cache (JEP 483).
 """
 MODULE_OPTIONS: tuple[str, ...] = (
     "-XX:+IgnoreUnrecognizedVMOptions",
@@ -33,6 +33,6 @@ MODULE_OPTIONS: tuple[str, ...] = (
 
 
 def argument_file(options: Iterable[str]) -> bytes:
-    """An argument file of the ``java`` command: one quoted argument a line."""
+    """The content of an argument file for the ``java`` command: one quoted argument per line."""
     quoted = ('"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"' for option in options)
     return ("\n".join(quoted) + "\n").encode()

@@ -1,4 +1,4 @@
-"""Where one JVM of Spark runs."""
+"""The directories and the address of one Spark JVM."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class JvmPlace:
-    """Its directories, and the address that it listens on.
+    """The directories and the address of one Spark JVM.
 
     Attributes:
-        identity: with ``peers``.
+        identity: its identity directory, with ``peers``.
         work: its private working directory (shuffle files go into ``local`` below it).
         temp: a short private directory, see :func:`sluice.runtime.spark.jvm.tempdir.make_temp_dir`.
-        reports: where it tells what it has connected to and what it trusts; it can write there.
-        host: the address that it listens on and tells others.
-        ports: assigned to it, by :data:`EXECUTOR_LISTENS` or :data:`DRIVER_LISTENS`; None: it listens where it wants.
+        reports: the writable directory for its reports about connections and trust.
+        host: the address that it listens on and announces.
+        ports: its assigned ports, by :data:`EXECUTOR_LISTENS` or :data:`DRIVER_LISTENS`; None: it chooses them itself.
     """
 
     identity: Path

@@ -1,4 +1,4 @@
-"""Whether a job seals its shuffles: without instructions of the CPU, AES costs more than the rest of a shuffle."""
+"""Decides whether a job seals its shuffles: without CPU instructions, AES costs more than the rest of a shuffle."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from sluice.runtime.messages import Seal
 
 CPUINFO = Path("/proc/cpuinfo")
 _INSTRUCTIONS = ({"aes", "pclmulqdq"}, {"aes", "pmull"})
-"""Those that AES-GCM needs, on x86 and on ARM."""
+"""The CPU flags for fast AES-GCM, on x86 and on ARM."""
 
 
 def seals(seal: Seal, cpuinfo: Path = CPUINFO) -> bool:
-    """What ``seal`` means on this machine; a CPU of which nothing is known has no instructions for AES."""
+    """Resolve ``seal`` on this machine. ``auto`` means True if the CPU is known to have AES instructions."""
     if seal != "auto":
         return seal
     try:

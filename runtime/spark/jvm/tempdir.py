@@ -1,8 +1,8 @@
 """Short private directories for the unix sockets and temporary files of Spark's processes.
 
 ``sun_path`` holds 108 bytes (unix(7)) and Spark appends up to 45 to ``java.io.tmpdir``, so a directory inside a job's
-working directory can be too long. These live directly below the system's temporary directory, are readable by
-their owner alone, and carry the pid of their maker: whoever makes the next one removes those of dead makers.
+working directory can be too long. These directories are directly below the system's temporary directory and readable
+only by their owner. Their names contain the pid of their creator: creating the next one removes those of dead creators.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from sluice.runtime.sandbox import is_job_uid
 from sluice.runtime.spark.errors import SparkError
 
 MAX_TEMP_DIRECTORY_BYTES = 61
-"""Longest directory Spark accepts for its unix sockets (``spark.python.unix.domain.socket.dir``)."""
+"""The longest directory that Spark accepts for its unix sockets (``spark.python.unix.domain.socket.dir``)."""
 
 _NAME = re.compile(r"sluice-jvm-(\d+)-\w+")
 
 
 def make_temp_dir(parent: Path | None = None) -> Path:
-    """Create a private (0700) directory with a short path; remove it with :func:`remove_temp_dir`."""
+    """Create a private (0700) directory with a short path. Remove it with :func:`remove_temp_dir`.
+
+    Raises:
+        SparkError: the path is too long for unix sockets.
+    """
     base = parent or Path(tempfile.gettempdir())
     _sweep(base)
     path = Path(tempfile.mkdtemp(prefix=f"sluice-jvm-{os.getpid()}-", dir=base))
@@ -40,7 +44,7 @@ def remove_temp_dir(path: Path) -> None:
 
 
 def _sweep(base: Path) -> None:
-    """Remove our own directories whose maker is gone (it was killed before it could)."""
+    """Remove our own directories whose creator was killed before it could remove them."""
     for path in base.glob("sluice-jvm-*"):
         match = _NAME.fullmatch(path.name)
         if match is None or _alive(int(match[1])):
@@ -54,7 +58,7 @@ def _sweep(base: Path) -> None:
 
 
 def _ours(uid: int) -> bool:
-    """Whether a directory is ours; as root also one that was given to a job."""
+    """Whether this user owns a directory; root also owns those that were given to a job."""
     return uid == os.geteuid() or (os.geteuid() == 0 and is_job_uid(uid))
 
 

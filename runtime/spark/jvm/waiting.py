@@ -1,8 +1,8 @@
-"""JVMs that wait for a job: how they are started, and the one line that tells them what they become.
+"""JVMs that wait for a job: their command, and the line of input that assigns them to a job.
 
-A JVM that waits has no identity, and runs nothing but ``io.sluice.warm.WaitingRoom`` of the plugin. Everything of the
-job comes later: the identity into the directory that its command line names, settings, environment and main class over
-its standard input.
+A waiting JVM has no identity, and runs only ``io.sluice.warm.WaitingRoom`` of the plugin. Everything specific to the
+job follows later: the identity is written to the directory that the command line names, and settings, environment and
+main class arrive on standard input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sluice.runtime.spark.jvm.command import AGENT_OPTION, Command, JvmProgram, 
 
 WAITING_ROOM = "io.sluice.warm.WaitingRoom"
 READY = "ready"
-"""The file that says that a JVM waits, in its temporary directory; it removes it when it has its identity."""
+"""A file in the JVM's temporary directory that exists while it waits. The JVM removes it once it has its identity."""
 MAX_LINE_BYTES = 8 << 20
 """``MaxLineBytes`` in ``WaitingRoom.scala``."""
 
@@ -32,14 +32,14 @@ class _Job(msgspec.Struct, frozen=True):
 def waiting_command(
     spark: SparkRuntime, options: tuple[str, ...], env: Mapping[str, str], *, temp_dir: Path, argfile: Path
 ) -> Command:
-    """The command of a JVM that waits.
+    """The command of a waiting JVM.
 
     Args:
-        spark: what it is started from.
-        options: those of the JVM that it becomes, see :func:`sluice.runtime.spark.jvm.command.jvm_options`.
+        spark: the installation to start it from.
+        options: the options of the later JVM, see :func:`sluice.runtime.spark.jvm.command.jvm_options`.
         env: the part of the environment that is known.
-        temp_dir: its temporary directory, in which :data:`READY` appears.
-        argfile: where its options go.
+        temp_dir: its temporary directory, in which it creates :data:`READY`.
+        argfile: the file for its options.
     """
     return JvmProgram(_waiting(options), WAITING_ROOM, (str(temp_dir / READY),)).command(spark, env, argfile)
 
@@ -47,13 +47,13 @@ def waiting_command(
 def _waiting(options: tuple[str, ...]) -> tuple[str, ...]:
     agents = [option for option in options if option.startswith(AGENT_OPTION)]
     if len(agents) != 1:
-        raise SparkError("a JVM without our agent cannot wait for a job")
+        raise SparkError("a JVM without Sluice's Java agent cannot wait for a job")
     plugin, _, identity = agents[0].rpartition("=")
     return tuple(f"{plugin}=wait:{identity}" if option is agents[0] else option for option in options)
 
 
 def can_become(waiting: Command, command: Command) -> bool:
-    """Whether the JVM of ``waiting`` differs from that of ``command`` in nothing but what it is told later."""
+    """Whether the JVM of ``waiting`` can take over ``command``: both have the same ``java`` and the same options."""
     return (
         waiting.jvm is not None
         and command.jvm is not None
@@ -63,19 +63,19 @@ def can_become(waiting: Command, command: Command) -> bool:
 
 
 def job_line(command: Command, more: Mapping[str, str]) -> bytes:
-    """What a JVM that waits is told; holds secrets.
+    """The line of input that assigns a waiting JVM to a job. Contains secrets.
 
     Args:
-        command: that of the JVM that it becomes.
-        more: environment besides.
+        command: the command that the JVM takes over.
+        more: additional environment variables.
 
     Raises:
-        SparkError: it is too long.
+        SparkError: the line is too long, or ``command`` is not that of a JVM.
     """
     if command.jvm is None:
-        raise SparkError("only a JVM can be what a waiting JVM becomes")
+        raise SparkError("a waiting JVM can only take over the command of a JVM")
     jvm = command.jvm
     line = msgspec.json.encode(_Job(jvm.main, jvm.arguments, jvm.properties, {**command.env, **more})) + b"\n"
     if len(line) > MAX_LINE_BYTES:
-        raise SparkError("the settings of the job are too long for a JVM that waits")
+        raise SparkError("the settings of the job are too long for a waiting JVM")
     return line

@@ -1,4 +1,4 @@
-"""A submission for Spark's own cluster managers, YARN and Kubernetes, with our TLS inside."""
+"""Submissions to Spark's own cluster managers, YARN and Kubernetes, with Sluice's TLS."""
 
 import lazy_loader
 

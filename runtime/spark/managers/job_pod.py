@@ -1,6 +1,6 @@
-"""The command of a driver's or executor's pod on Spark's own Kubernetes manager, and the process that runs it.
+"""Runs the driver or executor in a pod of Spark's own Kubernetes manager.
 
-What Spark's image does in its ``entrypoint.sh`` (Spark 4.3, ``kubernetes/dockerfiles``), for Sluice's image.
+This replaces the ``entrypoint.sh`` of Spark's image (Spark 4.3, ``kubernetes/dockerfiles``) in Sluice's image.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from sluice.runtime.spark.errors import SparkError
 
 STOP_SECONDS = 20.0
-"""Between SIGTERM and SIGKILL; Kubernetes gives a pod 30 s."""
+"""The time between SIGTERM and SIGKILL; Kubernetes gives a pod 30 s."""
 
 _BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 _JAVA_OPTION = re.compile(r"SPARK_JAVA_OPT_([0-9]{1,4})")
@@ -35,10 +35,10 @@ _EXECUTOR_VALUES = {
 def job_pod_command(
     arguments: Sequence[str], environment: Mapping[str, str], *, spark_home: Path, java: Path
 ) -> list[str]:
-    """What runs for ``arguments``, which Spark gives to the container, and ``environment``, which it sets.
+    """The command for the ``arguments`` and ``environment`` that Spark passes to the container.
 
     Raises:
-        SparkError: they are not what Spark 4 gives to a driver or an executor.
+        SparkError: they are not those of a driver or an executor of Spark 4.
     """
     try:
         match arguments:
@@ -59,27 +59,27 @@ def job_pod_command(
                     *(part for option, name in _EXECUTOR_VALUES.items() for part in (option, environment[name])),
                 ]
     except KeyError as error:
-        raise SparkError(f"the environment has no {error.args[0]}", "Spark sets it in the pods that it makes") from None
+        raise SparkError(f"the environment has no {error.args[0]}", "Spark sets it in the pods it creates") from None
     raise SparkError(
         f"the container's arguments begin with {arguments[:1]}", "this is for pods of sluice submit --target kubernetes"
     )
 
 
 def job_pod_environment(environment: Mapping[str, str], *, spark_home: Path, java_home: Path) -> dict[str, str]:
-    """``environment`` with Spark, Java, and the Python that driver and executors have in common."""
+    """``environment`` with the variables for Spark, Java, and the Python that driver and executors share."""
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     return {**python, **environment, "SPARK_HOME": str(spark_home), "JAVA_HOME": str(java_home)}
 
 
 async def run_in_pod(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run ``command`` to its end; returns its exit code, or 128 and the number of the signal that ended it.
+    """Run ``command`` to its end; return its exit code, or 128 plus the number of the signal that killed it.
 
-    Processes whose parents have ended are waited for as well, because this is the first process of a container. When it
-    is cancelled, the command gets SIGTERM.
+    Orphaned processes are reaped as well, because this is the first process of a container. On cancellation, the
+    command gets SIGTERM, and SIGKILL after :data:`STOP_SECONDS`.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
-    # It starts the command, and waits for nothing.
+    # posix_spawn only starts the command and does not block.
     pid = os.posix_spawn(command[0], list(command), dict(environment), setsigdef=[signal.SIGPIPE])  # noqa: ASYNC221
 
     def reap() -> None:
@@ -94,11 +94,11 @@ async def run_in_pod(command: Sequence[str], environment: Mapping[str, str]) -> 
 
     loop.add_signal_handler(signal.SIGCHLD, reap)
     try:
-        reap()  # it may have ended before the handler was there
+        reap()  # the command may have ended before the handler was installed
         return await asyncio.shield(ended)
     except asyncio.CancelledError:
         for number in (signal.SIGTERM, signal.SIGKILL):
-            if not ended.done():  # its number is not another's
+            if not ended.done():  # not yet reaped, so the pid cannot belong to another process
                 os.kill(pid, number)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(asyncio.shield(ended), STOP_SECONDS)
@@ -113,7 +113,7 @@ def _java_options(environment: Mapping[str, str]) -> list[str]:
 
 
 def _class_path(environment: Mapping[str, str], spark_home: Path) -> str:
-    """Configuration first, as in Spark's own script; empty entries would mean the working directory."""
+    """The class path, configuration first, as in Spark's script. Empty entries would mean the working directory."""
     names = ("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_CLASSPATH", "SPARK_EXTRA_CLASSPATH")
     parts = [*(environment.get(name, "") for name in names), f"{spark_home}/jars/*"]
     return ":".join(each for each in parts if each)

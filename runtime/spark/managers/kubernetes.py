@@ -1,7 +1,7 @@
-"""A submission for Spark on Kubernetes: configuration, pod templates, and the ConfigMap that they refer to.
+"""Renders a submission to Spark on Kubernetes: configuration, pod templates, and the ConfigMap that they refer to.
 
-Nothing here is secret. Each pod proves to the online authority who it is with a service account token that the kubelet
-projects, and keeps the key of its identity in memory (:mod:`sluice.runtime.spark.managers.job_pod`).
+Nothing here is secret. Each pod authenticates to the online authority with a projected service account token, and keeps
+its private key in memory (:mod:`sluice.runtime.spark.managers.job_pod`).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from sluice.runtime.spark.managers.submission import (
 )
 
 MAX_CONFIG_MAP_BYTES = 900 << 10
-"""Pipeline and files of one job: an object has at most 1 MiB (etcd), base64 included."""
+"""Maximum size of the pipeline and files of one job. An object has at most 1 MiB (etcd), including base64."""
 
 APP_DIRECTORY = "/run/sluice/job"
 KEYS_DIRECTORY = "/run/sluice/keys"
 IDENTITY_DIRECTORY = f"{KEYS_DIRECTORY}/identity"
 PLUGIN_FILE = f"{KEYS_DIRECTORY}/sluice-spark.jar"
-"""A link to the plugin's jar in the image, whose name there says its version."""
+"""A link to the plugin's jar in the image, where its file name contains its version."""
 _TOKEN_DIRECTORY = "/run/sluice/token"  # noqa: S105  a path
 _TRUST_DIRECTORY = "/run/sluice/trust"
 _TOKEN_SECONDS = 3600
 _USER = 10001
-"""The user of Sluice's image."""
+"""The uid of the user in Sluice's image."""
 _CPU = re.compile(r"[1-9][0-9]{0,5}m|[1-9][0-9]{0,3}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
@@ -51,36 +51,36 @@ _CONFINED = {
 
 
 class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where ``sluice submit --target kubernetes`` submits to."""
+    """The target of ``sluice submit --target kubernetes``."""
 
     api: str = ""
     """``https://host:port`` of the API server."""
     namespace: str = "default"
     image: str = ""
-    """That of this version of Sluice, which has Spark and Python as well, or one made from it."""
+    """The image of this version of Sluice, which also contains Spark and Python, or an image based on it."""
     ca: str = ""
-    """The online authority as pods reach it, HOST:PORT[,ENROLMENT_PORT]; several are separated by spaces."""
+    """Address of the online authority as pods reach it, HOST:PORT[,ENROLMENT_PORT]; separate several by spaces."""
     trust_config_map: str = "sluice-jobs-trust"
     """ConfigMap of the namespace with the authority's trust anchors and CRLs, as in ``[[ca.kubernetes.jobs]]``."""
     service_account: str = ""
-    """Of the driver, which makes the executors' pods: ``driver`` in ``[[ca.kubernetes.jobs]]``."""
+    """Service account of the driver, which creates the executors' pods: ``driver`` in ``[[ca.kubernetes.jobs]]``."""
     executor_service_account: str = ""
-    """Of executors, without any rights: ``executor`` in ``[[ca.kubernetes.jobs]]``."""
+    """Service account of executors, without any rights: ``executor`` in ``[[ca.kubernetes.jobs]]``."""
     driver_cpu: str = ""
-    """CPU that the driver's pod requests, as ``500m`` or ``2``; empty: one core."""
+    """CPU request of the driver's pod, such as ``500m`` or ``2``; empty: one core."""
     executor_cpu: str = ""
-    """CPU that each executor's pod requests; empty: as many cores as it has tasks at a time."""
+    """CPU request of each executor's pod; empty: one core for each task that it runs at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesJob:
-    """A job and where it goes.
+    """A job and its target.
 
     Attributes:
-        id: from :func:`sluice.pki.attestation.job_pods.new_pod_job_id`; makes the names of its objects.
-        job: what is submitted.
-        config: where it goes.
-        trust_domain: of its identities.
+        id: from :func:`sluice.pki.attestation.job_pods.new_pod_job_id`; part of the names of its objects.
+        job: the job to submit.
+        config: the target.
+        trust_domain: the trust domain of its identities.
     """
 
     id: str
@@ -95,7 +95,11 @@ class KubernetesJob:
 
 
 def check_kubernetes(config: KubernetesConfig) -> KubernetesConfig:
-    """``config`` when a job can be submitted with it; :class:`SparkError` names what is missing."""
+    """Return ``config`` if it is complete.
+
+    Raises:
+        SparkError: a setting is missing or invalid.
+    """
     if not config.api.startswith("https://"):
         raise SparkError(f"kubernetes.api is {config.api!r}", "name the API server: https://host:6443")
     if not config.image:
@@ -107,26 +111,26 @@ def check_kubernetes(config: KubernetesConfig) -> KubernetesConfig:
             )
     for key in ("driver_cpu", "executor_cpu"):
         if not _CPU.fullmatch(value := getattr(config, key)) and value:
-            raise SparkError(f"kubernetes.{key} is {value!r}", "as in 500m, which is half a core, or 2")
+            raise SparkError(f"kubernetes.{key} is {value!r}", "such as 500m, which is half a core, or 2")
     if config.service_account == config.executor_service_account:
         raise SparkError(
-            "drivers and executors have one service account", "executors need one of their own, without any rights"
+            "drivers and executors share one service account", "executors need a separate one, without any rights"
         )
     try:
         known = parse_cas(config.ca.split())
     except PkiError as error:
-        raise SparkError(f"kubernetes.ca: {error.what}", "as in sluice-ca.sluice.svc:8444,8445") from error
+        raise SparkError(f"kubernetes.ca: {error.what}", "such as sluice-ca.sluice.svc:8444,8445") from error
     if not known:
         raise SparkError("kubernetes.ca is empty", "name the authority: sluice-ca.sluice.svc:8444,8445")
     return config
 
 
 def render_kubernetes(submitted: KubernetesJob, directory: Path) -> Rendering:
-    """What is submitted, with paths in ``directory``.
+    """Render the submission, with paths in ``directory``.
 
     Raises:
-        SparkError: the files do not fit into a ConfigMap, or the configuration is not complete.
-        ForbiddenSparkConf: the job sets what it may not.
+        SparkError: the files do not fit into a ConfigMap, or the configuration is incomplete.
+        ForbiddenSparkConf: the job sets a reserved setting.
     """
     job, config = submitted.job, check_kubernetes(submitted.config)
     conf = {
@@ -158,7 +162,7 @@ def render_kubernetes(submitted: KubernetesJob, directory: Path) -> Rendering:
 
 
 def pod_template(container: str, submitted: KubernetesJob) -> dict[str, Any]:
-    """The pod of the driver or of an executor, as far as it is ours; Spark adds its own."""
+    """The template of the driver's or an executor's pod, which Spark completes."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -191,7 +195,7 @@ def pod_template(container: str, submitted: KubernetesJob) -> dict[str, Any]:
 
 
 def _command(submitted: KubernetesJob) -> list[str]:
-    """What runs in place of the image's entry point; Spark appends ``driver`` or ``executor``, and what follows it."""
+    """The command that replaces the image's entry point. Spark appends ``driver`` or ``executor``, and arguments."""
     return [
         *("sluice", "run", "job-pod", "--trust-domain", submitted.trust_domain),
         *("--pod-token-file", f"{_TOKEN_DIRECTORY}/token", "--ca-anchors", f"{_TRUST_DIRECTORY}/{TRUST_KEY}"),
@@ -210,7 +214,11 @@ def _token(submitted: KubernetesJob) -> dict[str, Any]:
 
 
 def config_map(submitted: KubernetesJob) -> dict[str, Any]:
-    """Pipeline and files of the job; raises :class:`SparkError` when they are too large for one object."""
+    """The ConfigMap with the pipeline and files of the job.
+
+    Raises:
+        SparkError: they are too large for one object.
+    """
     data = {path.name: path.read_bytes() for path in (submitted.job.pipeline, *submitted.job.files)}
     encoded = {name: base64.b64encode(content).decode() for name, content in data.items()}
     if sum(map(len, encoded.values())) > MAX_CONFIG_MAP_BYTES:

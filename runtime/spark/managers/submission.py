@@ -1,6 +1,6 @@
-"""What every foreign manager gets: Spark's configuration with our agent in each JVM, and the command that submits it.
+"""The parts of a submission that all of Spark's cluster managers share: Spark's configuration with Sluice's agent.
 
-Values in, values out. Nothing here is secret: identities are named by where they are, never by what they contain.
+No I/O. Nothing here is secret: the configuration refers to identities only by their path.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ DEFAULT_SIZE = SlotProfile(cores=1, memory_mb=768)
 
 @dataclass(frozen=True, slots=True)
 class ForeignJob:
-    """A submission as the session cluster would get it.
+    """A job for another cluster manager, with the same content as a submission to a session cluster.
 
     Attributes:
-        name: of the job.
+        name: name of the job.
         pipeline: the Python program.
-        args: of the program.
-        files: beside it.
+        args: arguments of the program.
+        files: files next to the program.
         spark_conf: the job's own settings.
-        executors, executor: how many, and the size of each.
-        driver_memory_mb: heap of the driver.
+        executors, executor: number of executors, and the size of each.
+        driver_memory_mb: heap of the driver in MiB.
     """
 
     name: str
@@ -41,18 +41,22 @@ class ForeignJob:
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """Everything to submit a job: ``files`` by name, and what follows ``spark-submit`` on the command line."""
+    """Everything needed to submit a job: ``files`` by name, and the arguments of ``spark-submit``."""
 
     files: Mapping[str, bytes]
     arguments: tuple[str, ...]
 
 
 def common_conf(job: ForeignJob, *, agent: str, identity: str) -> dict[str, str]:
-    """Spark's configuration on any manager; raises ``ForbiddenSparkConf`` for what only the launcher sets.
+    """Spark's configuration for any cluster manager.
 
     Args:
-        agent: path of the plugin's jar where the JVMs run.
-        identity: directory with the identity there.
+        job: the job to submit.
+        agent: path of the plugin's jar on the machines that run the JVMs.
+        identity: directory with the identity on these machines.
+
+    Raises:
+        ForbiddenSparkConf: the job sets a reserved setting.
     """
     options = f"-javaagent:{agent}={identity} -Dsluice.tls.engine=jdk"
     return {
@@ -73,7 +77,7 @@ def common_conf(job: ForeignJob, *, agent: str, identity: str) -> dict[str, str]
 
 
 def properties(conf: Mapping[str, str]) -> bytes:
-    """``conf`` as a Java properties file, which is read as ISO-8859-1 with escapes (java.util.Properties)."""
+    """Encode ``conf`` as a Java properties file: ISO-8859-1 with escapes (java.util.Properties)."""
     return "".join(f"{_escape(key, key=True)}={_escape(value)}\n" for key, value in sorted(conf.items())).encode(
         "ascii"
     )

@@ -1,4 +1,4 @@
-"""A submission for Spark on YARN. Identities are on the nodes: YARN carries the plugin's jar, but no keys."""
+"""Renders a submission to Spark on YARN. The identities are on the nodes; YARN distributes only the plugin's jar."""
 
 from __future__ import annotations
 
@@ -16,34 +16,40 @@ from sluice.runtime.spark.managers.submission import (
 )
 
 PLUGIN_NAME = "sluice-spark.jar"
-"""What the plugin's jar is called in the working directory of each container."""
+"""The name of the plugin's jar in the working directory of each container."""
 
 
 class YarnConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where ``sluice submit --target yarn`` submits to; the cluster itself is in ``HADOOP_CONF_DIR``."""
+    """The target of ``sluice submit --target yarn``; ``HADOOP_CONF_DIR`` describes the cluster itself."""
 
     identity: str = ""
-    """Directory with the identity of what a job runs, on every node; read by the user that containers run as."""
+    """Directory with the identity of a job's processes on every node, readable for the user of the containers."""
     queue: str = ""
 
 
 def hadoop_configuration(environment: Mapping[str, str]) -> Path:
-    """The directory that says where YARN is; :class:`SparkError` when there is none."""
+    """The directory with YARN's configuration.
+
+    Raises:
+        SparkError: ``HADOOP_CONF_DIR`` is not set, or has no ``yarn-site.xml``.
+    """
     text = environment.get("HADOOP_CONF_DIR") or environment.get("YARN_CONF_DIR") or ""
     if not text:
         raise SparkError("HADOOP_CONF_DIR is not set", "point it at the directory with core-site.xml and yarn-site.xml")
     directory = Path(text)
     if not (directory / "yarn-site.xml").is_file():
-        raise SparkError(f"HADOOP_CONF_DIR is {directory}, which has no yarn-site.xml", "point it at YARN's own")
+        raise SparkError(
+            f"HADOOP_CONF_DIR is {directory}, which has no yarn-site.xml", "point it at YARN's configuration"
+        )
     return directory
 
 
 def render_yarn(job: ForeignJob, config: YarnConfig, plugin: Path, directory: Path) -> Rendering:
-    """What is submitted, with paths in ``directory``; ``plugin`` is the jar here.
+    """Render the submission, with paths in ``directory``; ``plugin`` is the local path of the plugin's jar.
 
     Raises:
-        SparkError: the configuration is not complete.
-        ForbiddenSparkConf: the job sets what it may not.
+        SparkError: the configuration is incomplete.
+        ForbiddenSparkConf: the job sets a reserved setting.
     """
     if not Path(config.identity).is_absolute():
         raise SparkError(

@@ -1,4 +1,4 @@
-"""Making the archives of classes with which Spark's JVMs start: a job is rehearsed, and what it loaded is archived."""
+"""Creates class archives for Spark's JVMs: runs a rehearsal of a job, and archives the classes that it loaded."""
 
 import lazy_loader
 

@@ -1,7 +1,7 @@
-"""``python -m sluice.runtime.spark.training``: make the archive of Spark's classes, and print where it is.
+"""``python -m sluice.runtime.spark.training``: create the archive of Spark's classes, and print its path.
 
-``--background``: give way to everything else, and do nothing where memory is short. ``--shared-network``: rehearse in
-this machine's network; for the building of images, where nobody else is and no other can be made.
+``--background``: run at idle priority, and stop if memory is short. ``--shared-network``: run the rehearsal in this
+machine's network, for image builds, which run alone and cannot create a network namespace.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _LOG = logging.getLogger(__name__)
 
 NICENESS = 19
 BACKGROUND_MEMORY_BYTES = 3 << 30
-"""A rehearsal has two JVMs, of 768 MB of heap each."""
+"""Memory for a rehearsal, which runs two JVMs with a heap of 768 MB each."""
 
 
 def give_way() -> None:
-    """Run only while nobody else wants to: processor and disk."""
+    """Use the processor and disk only when they are otherwise idle."""
     os.nice(NICENESS)
     to_background(os.getpid())
     if psutil.LINUX:
@@ -35,17 +35,17 @@ def give_way() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make it."""
+    """Create the archive; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m sluice.runtime.spark.training", description=__doc__)
-    parser.add_argument("--background", action="store_true", help="give way to everything else")
-    parser.add_argument("--shared-network", action="store_true", help="rehearse in this machine's network")
+    parser.add_argument("--background", action="store_true", help="run at idle priority")
+    parser.add_argument("--shared-network", action="store_true", help="run the rehearsal in this machine's network")
     options = parser.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         if options.background:
             give_way()
             if (left := psutil.virtual_memory().available) < BACKGROUND_MEMORY_BYTES:
-                raise ClassArchiveFailed(f"{left >> 20} MB of memory are left, not {BACKGROUND_MEMORY_BYTES >> 20}")
+                raise ClassArchiveFailed(f"{left >> 20} MB of memory are free, not {BACKGROUND_MEMORY_BYTES >> 20} MB")
         sys.stdout.write(f"{make_class_archive(own_network=not options.shared_network)}\n")
     except SluiceError as error:
         _LOG.error("%s", error)

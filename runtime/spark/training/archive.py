@@ -1,4 +1,4 @@
-"""Making an archive of classes: a rehearsal records, and a JVM that runs nothing makes the archive of the records."""
+"""Creates a class archive: a rehearsal records the loaded classes, and another JVM creates the archive from them."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from sluice.runtime.spark.training.rehearsal import MEMORY_MB, TIMEOUT_SECONDS, 
 DUMP_TIMEOUT_SECONDS = 600
 END_SECONDS = 30
 NEEDED_BYTES = 1 << 30
-"""Of the disk, while it is made; an archive has about 200 MB."""
+"""The free disk space needed to create an archive; an archive itself has about 200 MB."""
 KEPT_ARCHIVES = 4
-"""Of other Javas and other Sparks, newest first: the cache does not grow without end."""
+"""How many archives of other versions of Java and Spark are kept, newest first, so that the cache stays bounded."""
 _WORK = "making-classes-"
 _TOLD_CHARACTERS = 1500
 
 
 Make = Callable[[Java, SparkDistribution, Path, Path], None]
-"""Makes an archive for a JVM and jars: given a private directory, and the file in it to write."""
+"""Creates an archive for a JVM and a Spark; the paths are a private directory and the file to write in it."""
 
 
 def make_class_archive(
@@ -50,20 +50,20 @@ def make_class_archive(
     own_network: bool = True,
     make: Make | None = None,
 ) -> Path:
-    """The archive for this JVM and these jars, made now if there is none that may be used.
+    """The archive for this JVM and these jars. Creates it if there is no usable one.
 
-    Of several processes that make one at once, the first does, and the others wait for it.
+    If several processes call this at once, one creates the archive and the others wait.
 
     Args:
         java: default: the preferred one.
         spark: default: the installed one.
-        cache: default: this user's.
-        own_network: rehearse in a network of its own. Without, driver and executor listen on loopback, with mutual TLS,
-            and Spark's gateway with a token.
+        cache: default: this user's cache directory.
+        own_network: run the rehearsal in a private network. Otherwise driver and executor listen on loopback with
+            mutual TLS, and Spark's gateway with a token.
         make: default: a rehearsal.
 
     Raises:
-        ClassArchiveFailed: the rehearsal did not succeed, there is no room, or the JVM cannot make archives.
+        ClassArchiveFailed: the rehearsal failed, disk space is short, or the JVM cannot create archives.
     """
     java, spark = java or find_preferred_java(), spark or find_spark()
     archive = archive_file(java, spark, cache=cache)
@@ -73,22 +73,22 @@ def make_class_archive(
             archive,
             lambda: _put(archive, lambda work, made: chosen(java, spark, work, made)),
             lock="classes.lock",
-            consequence=f"the class archive {archive} is made again",
+            consequence=f"the class archive {archive} is created again",
         )
     except StoreError as error:
-        raise ClassArchiveFailed(f"the class archive cannot be kept: {error.what}", error.remedy) from error
+        raise ClassArchiveFailed(f"cannot store the class archive: {error.what}", error.remedy) from error
     except OSError as error:
-        raise ClassArchiveFailed(f"the class archive cannot be kept: {error}") from error
+        raise ClassArchiveFailed(f"cannot store the class archive: {error}") from error
     return archive
 
 
 def _put(archive: Path, make: Callable[[Path, Path], None]) -> None:
-    """Make an archive beside its place, and put it there whole."""
+    """Create an archive next to its final path, and move it there atomically."""
     directory = archive.parent
-    for leftover in directory.glob(f"{_WORK}*"):  # of one that was killed
+    for leftover in directory.glob(f"{_WORK}*"):  # of a killed process
         shutil.rmtree(leftover, ignore_errors=True)
     if (free := shutil.disk_usage(directory).free) < NEEDED_BYTES:
-        raise ClassArchiveFailed(f"{directory} has {free >> 20} MB left; an archive needs {NEEDED_BYTES >> 20} MB")
+        raise ClassArchiveFailed(f"{directory} has {free >> 20} MB free, but an archive needs {NEEDED_BYTES >> 20} MB")
     with tempfile.TemporaryDirectory(prefix=_WORK, dir=directory) as name:
         made = Path(name) / archive.name
         make(Path(name), made)
@@ -108,7 +108,7 @@ def _make(java: Java, spark: SparkDistribution, work: Path, made: Path, *, own_n
 
 
 def others(directory: Path, archive: Path) -> Iterator[Path]:
-    """Other archives in the directory, newest first."""
+    """The archives in the directory except ``archive``, newest first."""
     found = (path for path in directory.glob(f"{PREFIX}*") if path.suffix in {AOT_SUFFIX, CDS_SUFFIX})
     yield from sorted((path for path in found if path != archive), key=lambda path: path.stat().st_mtime, reverse=True)
 
@@ -117,7 +117,7 @@ def _make_aot(runtime: SparkRuntime, work: Path, made: Path, *, own_network: boo
     records = work / "classes.aotconf"
     record = ("-XX:AOTMode=record", f"-XX:AOTConfiguration={records}")
     _rehearse(runtime, work, record, both_in_driver=True, own_network=own_network)
-    # Of module options those of a JVM with an agent, which it is not given here.
+    # An agent would add this module. This JVM has no agent, but must have the same modules.
     create = ("--add-modules=java.instrument", "-XX:AOTMode=create", f"-XX:AOTConfiguration={records}")
     _dump(runtime, work, [*create, f"-XX:AOTCache={made}"], made)
 
@@ -136,7 +136,7 @@ def _make_cds(runtime: SparkRuntime, work: Path, made: Path, *, own_network: boo
 def _rehearse(
     runtime: SparkRuntime, work: Path, driver: tuple[str, ...], *, both_in_driver: bool, own_network: bool
 ) -> Path:
-    """Run a job with these options of its driver; the list of its executor's classes."""
+    """Run a rehearsal with these options for its driver; return the file with the class list of its executor."""
     executor = work / "executor.classes"
     order = Order(
         spark=runtime,
@@ -150,7 +150,7 @@ def _rehearse(
     orders = work / "order.json"
     orders.write_bytes(written(order))
     argv = [sys.executable, "-P", "-m", "sluice.runtime.spark.training.rehearsal", str(orders)]
-    _run(argv, work, TIMEOUT_SECONDS + END_SECONDS, "no job could be rehearsed")
+    _run(argv, work, TIMEOUT_SECONDS + END_SECONDS, "the rehearsal failed")
     return executor
 
 
@@ -166,7 +166,7 @@ def _dump(runtime: SparkRuntime, work: Path, options: Sequence[str], made: Path)
 
 
 def _run(argv: Sequence[str], work: Path, timeout: float, failure: str) -> str:
-    """Run a program to its end; what it printed last."""
+    """Run a program to its end; return the end of its output."""
     parent = os.getpid()
     with (work / "output").open("w+b") as output:
         try:

@@ -41,7 +41,7 @@ def test_it_becomes_only_what_has_the_same_options(spark: SparkRuntime) -> None:
 
 
 def test_a_jvm_without_our_agent_cannot_wait(spark: SparkRuntime) -> None:
-    with pytest.raises(SparkError, match="without our agent"):
+    with pytest.raises(SparkError, match="without Sluice's Java agent"):
         waiting_command(spark, ("-Xmx768m",), {}, temp_dir=Path("/t"), argfile=Path("/w/args"))
 
 
