@@ -1,4 +1,4 @@
-"""Masking: values that must not appear in what a job prints, or in what is told of it."""
+"""Masking: replaces secret values in the output of jobs and in messages about them."""
 
 import lazy_loader
 

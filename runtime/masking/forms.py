@@ -1,4 +1,4 @@
-"""The forms in which a value may be printed: as it is, in parts, encoded."""
+"""The forms in which a value may be printed: as it is, in parts, or encoded."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import urllib.parse
 from collections.abc import Iterator
 
 MIN_MASKED_BYTES = 8
-"""Shorter values are not masked: they would be found everywhere, and what is left around the masks would tell them."""
+"""Shorter values are not masked: they would match everywhere, and the text around the masks would reveal them."""
 MIN_DISTINCT_BYTES = 4
-"""Likewise for values such as ``00000000``."""
+"""Values with fewer different bytes, such as ``00000000``, are not masked for the same reason."""
 MAX_LINES = 64
-"""Lines of one value that are masked by themselves, the first ones; a key of RSA-4096 in PEM has 52."""
+"""Maximum number of lines of a value that are masked separately, from the first; an RSA-4096 key in PEM has 52."""
 MAX_VARIANT_BYTES = 4096
-"""Longer values are masked in their common forms alone: as they are, their lines, and in base64 and hexadecimal."""
+"""Longer values are masked only in their common forms: as they are, by line, in base64 and in hexadecimal."""
 _COLUMNS = (76, 64)
-"""Where encoders of base64 break lines: MIME, PEM."""
+"""Line lengths of base64 in MIME and PEM."""
 
 
 def is_maskable(value: bytes) -> bool:
-    """Whether what a job prints of ``value`` can be masked."""
+    """Whether ``value`` can be masked in the output of a job."""
     return _is_long_enough(value.strip())
 
 
 def forms(value: bytes) -> frozenset[bytes]:
-    """All that is looked for where ``value`` must not be seen; nothing for one that cannot be masked."""
+    """All forms to search for in order to mask ``value``; empty when the value cannot be masked."""
     text = value.strip()
     if not _is_long_enough(text):
         return frozenset()
@@ -43,18 +43,18 @@ def _is_long_enough(text: bytes) -> bool:
 def _lines(text: bytes) -> Iterator[bytes]:
     lines = text.splitlines()
     if len(lines) > 1:
-        # Frames such as "-----BEGIN PRIVATE KEY-----" are no secret.
+        # Lines such as "-----BEGIN PRIVATE KEY-----" are not secret.
         parts = (line.strip() for line in lines if not line.startswith(b"-----"))
         yield from [part for part in parts if part][:MAX_LINES]
         yield b"\r\n".join(lines)
 
 
 def _base64(text: bytes) -> Iterator[bytes]:
-    """In base64, also as a part of something longer: of each of the three alignments what the value alone decides."""
+    """Base64 forms, also within a longer text: for each alignment, the characters that depend only on ``text``."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         for before in range(3):
             encoded = encode(bytes(before) + text).rstrip(b"=")
-            # The first characters depend on what is before, the last one on what is behind.
+            # The first characters also depend on the bytes before the value, the last one on those after it.
             begin = (before * 8 + 5) // 6
             end = (before + len(text)) * 8 // 6
             yield encoded[begin:end]
@@ -80,6 +80,6 @@ def _escaped(text: bytes) -> Iterator[bytes]:
 
 
 def _lower_escapes(quoted: str) -> str:
-    """``%2F`` as ``%2f``."""
+    """Write ``%2F`` as ``%2f``."""
     first, *others = quoted.split("%")
     return "%".join((first, *(other[:2].lower() + other[2:] for other in others)))

@@ -1,7 +1,7 @@
-"""Looks for secret values in text, whole or as a stream of pieces, and puts a mark in their place.
+"""Replaces secret values in text by marks, in a whole text or in a stream of chunks.
 
-A value that is cut by the end of a piece is held back until the rest is there. Each form of a value is looked for by
-itself with ``bytes.find``, which is fast native code; the time is linear in the text and in the number of forms.
+A value that is split by the end of a chunk is held back until the rest arrives. Each form of a value is searched
+separately with ``bytes.find``, which is fast native code. The time is linear in the text and in the number of forms.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from sluice.runtime.masking.forms import MIN_MASKED_BYTES, forms
 
 MAX_HELD_BYTES = 1 << 20
-"""So much is held back at most; values are shorter. What is beyond was made to look like values: it is masked."""
+"""Maximum number of bytes held back; values are shorter. More was forged to look like values, and is masked."""
 _ANCHOR_BYTES = 8
 _T = TypeVar("_T")
 
@@ -24,12 +24,12 @@ _T = TypeVar("_T")
 class _Form:
     text: bytes
     period: int
-    """Two occurrences are so far apart at least."""
+    """Minimum distance between two occurrences."""
     mark: bytes
 
 
 class Masker:
-    """Knows the values by the names of their secrets; its representation says neither."""
+    """Masks values, each with the name of its secret. Its ``repr`` reveals neither."""
 
     def __init__(self, values: Mapping[str, bytes]) -> None:
         found: dict[bytes, bytes] = {}
@@ -40,15 +40,15 @@ class Masker:
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to look for."""
+        """Whether there is anything to mask."""
         return bool(self._forms)
 
     def mask(self, data: bytes) -> bytes:
-        """``data`` with a mark in the place of each value."""
+        """Return ``data`` with each value replaced by a mark."""
         return b"".join(_replaced(data, self._found(data), 0, len(data)))
 
     def mask_text(self, text: str) -> str:
-        """The same for text."""
+        """Return ``text`` with each value replaced by a mark."""
         if not self._forms or len(text) < MIN_MASKED_BYTES:
             return text
         data = text.encode(errors="surrogatepass")
@@ -56,14 +56,14 @@ class Masker:
         return text if masked == data else masked.decode(errors="replace")
 
     def mask_message(self, value: _T) -> _T:
-        """A copy of a message (a msgspec struct of texts, numbers and collections of them), all its texts masked."""
+        """Return a copy of a message (a msgspec struct of strings, numbers and collections) with masked strings."""
         masked: _T = self._masked(value) if self._forms else value  # type: ignore[assignment]  # of the same type
         return masked
 
-    def _masked(self, value: object) -> object:  # noqa: PLR0911  # a kind of value each
+    def _masked(self, value: object) -> object:  # noqa: PLR0911  # one return per kind of value
         match value:
             case str():
-                # A member of an enumeration is one of ours, and would lose its type.
+                # A member of an enum is one of ours, and would lose its type.
                 return self.mask_text(value) if type(value) is str else value
             case bytes():
                 return self.mask(value)
@@ -80,11 +80,11 @@ class Masker:
                 return value
 
     def stream(self) -> MaskingStream:
-        """For what comes in pieces."""
+        """Return a masker for a stream of chunks."""
         return MaskingStream(self)
 
     def _found(self, data: bytes) -> list[tuple[int, int, bytes]]:
-        """Where values are, in order and without overlaps: begin, end, mark."""
+        """The positions of values, in order and without overlaps: begin, end, mark."""
         places = sorted((at, at + len(form.text), form.mark) for form in self._forms for at in _occurrences(data, form))
         merged: list[tuple[int, int, bytes]] = []
         for begin, end, mark in places:
@@ -96,7 +96,7 @@ class Masker:
         return merged
 
     def _unfinished(self, data: bytes) -> int:
-        """Where the earliest part of ``data`` begins that goes on to its end and may become a value."""
+        """The earliest position from which the rest of ``data`` may be the beginning of a value."""
         return min((_unfinished(data, form.text) for form in self._forms), default=len(data))
 
     def __repr__(self) -> str:
@@ -104,14 +104,14 @@ class Masker:
 
 
 class MaskingStream:
-    """One stream of pieces; not for several threads at once."""
+    """Masks one stream of chunks. Not thread-safe."""
 
     def __init__(self, masker: Masker) -> None:
         self._masker = masker
         self._held = b""
 
     def feed(self, piece: bytes) -> bytes:
-        """What can be passed on, now that ``piece`` has come."""
+        """Take the next chunk; return the masked bytes that can be passed on."""
         masker, data = self._masker, self._held + piece
         places = masker._found(data)  # noqa: SLF001  # two classes of one module
         cut = masker._unfinished(data)  # noqa: SLF001  # likewise
@@ -125,7 +125,7 @@ class MaskingStream:
         return b"".join(_replaced(data, [place for place in places if place[1] <= cut], 0, cut))
 
     def end(self) -> bytes:
-        """What is left when nothing more comes; the beginning of a value that was cut off is masked, too."""
+        """End the stream; return the masked rest. The beginning of a truncated value is masked, too."""
         data, self._held = self._held, b""
         masked = self._masker.mask(data)
         return b"[secret]" if masked == data and len(data) >= MIN_MASKED_BYTES else masked
@@ -150,7 +150,7 @@ def _occurrences(data: bytes, form: _Form) -> Iterator[int]:
 
 
 def _unfinished(data: bytes, text: bytes) -> int:
-    """Where the longest end of ``data`` begins that is a beginning of ``text``, but not all of it."""
+    """The position of the longest suffix of ``data`` that is a proper prefix of ``text``."""
     start = max(0, len(data) - len(text) + 1)
     anchor = text[:_ANCHOR_BYTES]
     at = data.find(anchor, start)
@@ -165,9 +165,9 @@ def _unfinished(data: bytes, text: bytes) -> int:
 
 
 def _period(text: bytes) -> int:
-    """The least distance of two overlapping occurrences: the length less that of its longest border.
+    """The minimum distance between two overlapping occurrences: the length minus that of the longest border.
 
-    Long texts are not looked at so closely: 1 is always right, and only slower where a text repeats itself.
+    For long texts this returns 1, which is always correct, and only slower where a text repeats itself.
     """
     if len(text) > 4096:
         return 1

@@ -1,4 +1,4 @@
-"""Composition roots: one module for each process of a cluster. Nothing imports them but the command."""
+"""Composition roots: one module for each process of a cluster. Only the command line imports them."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The networks of jobs on a TaskManager, and the one relay that leads out of them."""
+"""Sets up the network namespaces of jobs on a TaskManager, and the egress relay that they share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def job_networks(  # noqa: PLR0917  # what it makes them of
     reporter: EgressReporter,
     mode: EgressMode,
 ) -> Networks | None:
-    """The networks of jobs on TaskManager ``name``, whose relay ends with ``stack``; None: jobs share the machine's."""
+    """Set up the networks of jobs on TaskManager ``name``; None when jobs use the machine's network.
+
+    The relay is closed with ``stack``.
+    """
     if mode is EgressMode.OFF:
         return None
     find = partial(egress_address, config.egress, home)

@@ -1,4 +1,4 @@
-"""The JobManager process: what it runs for the whole of its life, and its terms as a leader one after the other."""
+"""The JobManager process: the services that run during its whole life, and its terms as a leader."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ _LOG = logging.getLogger(__name__)
 
 REST_SOCKET = "rest.sock"
 ESSENTIAL_ENDPOINTS = frozenset({DISPATCHER, RESOURCE_MANAGER})
-"""Whose failure ends the process: the next leader, or the same process started again, begins from what is durable."""
+"""Endpoints whose failure ends the process. The next leader, or the restarted process, recovers the durable state."""
 AGENT_SHARE_OF_GRACE = 0.8
-"""A driver agent gives its JVM and Python this share of the grace, to be done itself before it is killed."""
+"""Share of the cancel grace that a driver agent gives its JVM and Python, so that it ends before it is killed."""
 
 AuthAddresses = Sequence[tuple[str, int]]
-"""Host and port of each auth service of other machines, each as good as the others."""
+"""Host and port of each auth service on other machines; they are equivalent."""
 
 
 async def run_jobmanager(
@@ -102,20 +102,15 @@ async def run_jobmanager(
     record: Record | None = None,
     prove: Prove | None = None,
 ) -> None:
-    """Run a JobManager until cancelled, leading or standing by; then stop. Its jobs are left to the next leader.
+    """Run a JobManager, leading or standing by, until cancelled. Its jobs are left to the next leader.
 
-    Its identity is at ``home.identity(Role.JOBMANAGER, name)``, prepared before. ``locate_ca`` says where the online
-    authority is; by default it is announced in ``home``. ``auth`` is where the auth service of another machine is,
-    which tells the gateway's public keys; without it they are in ``home``. ``check_streams`` tells whose streams of
-    events may stay open, ``ask_tokens`` decides which tokens jobs get, ``ask_egress`` records and decides connections
-    of jobs to the outside, ``record`` writes to the audit log, and ``prove`` records receipts there; None: the auth
-    service of another machine is asked.
+    Its identity must exist at ``home.identity(Role.JOBMANAGER, name)``. For the arguments see :func:`jobmanager`.
 
     Raises:
-        StoreError: there is no usable identity, or an address is taken.
-        AddressUnusable: others could not connect to ``config.jobmanager.host``.
+        StoreError: there is no usable identity, or an address is in use.
+        AddressUnusable: other machines cannot connect to ``config.jobmanager.host``.
         HaError: it can neither lead nor stand by.
-        PodsMisconfigured: it could make no pods for TaskManagers.
+        PodsMisconfigured: it cannot create pods for TaskManagers.
         EndpointFailed: the Dispatcher or the ResourceManager failed unexpectedly.
     """
     node = jobmanager(
@@ -136,7 +131,7 @@ async def run_jobmanager(
 
 
 async def _check(config: RuntimeConfig) -> None:
-    """Raises for what would make a JobManager useless, before it makes anything."""
+    """Raise if the configuration would make the JobManager useless, before it creates anything."""
     require_reachable(config.jobmanager.host, "jobmanager.host")
     if config.resources.provider is Provider.KUBERNETES:
         await asyncio.to_thread(check_pods, config)
@@ -159,22 +154,28 @@ async def jobmanager(
     record: Record | None = None,
     prove: Prove | None = None,
 ) -> AsyncIterator[JobManagerNode]:
-    """A running JobManager, once it takes work or stands by for another one that does.
+    """A running JobManager, entered once it accepts work or stands by.
 
     Args:
-        issuer: who signs the identities of jobs; by default the online authority.
-        locate_ca: where that is; by default as announced in ``home``.
-        auth: where the gateway's public keys are asked for; None: an auth service of ``home`` writes them there.
-        election: by default the one of ``config.ha``.
-        check_streams: whose streams of events may stay open; by default as the auth service of another machine says, or
-            those of whoever was let in, where there is none.
-        ask_tokens: which tokens jobs get; by default as the auth service of another machine says, or none.
-        ask_egress: records and decides connections of jobs to the outside; by default the auth service of another
-            machine. Where there is none, nothing is allowed, and REST alone shows what was tried.
-        record: writes to the audit log; by default the auth service of another machine does. Where there is none, no
-            job gets a secret.
-        prove: records receipts in the audit log and proves it; by default the auth service of another machine does.
-            Where there is none, no receipts are issued.
+        home: the home of the process.
+        config: settings of the runtime.
+        pki: settings of the PKI.
+        name: process name.
+        issuer: signs the identities of jobs; by default the online authority.
+        locate_ca: finds the online authority; by default its announcement in ``home``.
+        auth: addresses of the auth service on other machines, which serves the gateway's public keys; None: an auth
+            service in ``home`` writes the keys there.
+        election: the leader election; by default the one of ``config.ha``.
+        check_streams: decides whose event streams may stay open; by default it asks the auth service at ``auth``.
+            Without one, the streams of all admitted callers stay open.
+        ask_tokens: decides which tokens jobs get; by default it asks the auth service at ``auth``. Without one, jobs
+            get none.
+        ask_egress: records and decides outbound connections of jobs; by default it asks the auth service at ``auth``.
+            Without one, no connection is allowed, and only REST shows the attempts.
+        record: writes to the audit log; by default through the auth service at ``auth``. Without one, jobs get no
+            secrets.
+        prove: records receipts in the audit log and returns the proof; by default through the auth service at
+            ``auth``. Without one, no receipts are issued.
     """
     settings = config.jobmanager
     await _check(config)
@@ -292,7 +293,7 @@ async def jobmanager(
 
 @dataclass
 class JobManagerNode:
-    """A JobManager, and what it runs in each of its terms."""
+    """A running JobManager. :meth:`lead` starts what it runs in each term."""
 
     home: Home
     identity: TlsIdentity
@@ -308,12 +309,12 @@ class JobManagerNode:
     terms: asyncio.Task[NoReturn] = field(init=False)
 
     async def wait(self) -> None:
-        """Wait for what keeps it from leading, and raise that (see :func:`run_jobmanager`)."""
+        """Wait for an error that keeps the process from leading, and raise it (see :func:`run_jobmanager`)."""
         await asyncio.wait({self.terms, self.fatal}, return_when=asyncio.FIRST_COMPLETED)
         await (self.fatal if self.fatal.done() else self.terms)
 
     async def lead(self, stack: AsyncExitStack, leadership: Leadership, ready: Ready) -> None:
-        """Begin a term."""
+        """Begin a term: start the leader's services."""
         gateways = await stack.enter_async_context(leading(self.process, leadership))
         await stack.enter_async_context(sweeping(self.process.blobs.uploads))
         stack.enter_context(self.switch.leading(self._cluster(gateways, leadership)))
@@ -379,7 +380,7 @@ class JobManagerNode:
 
 
 def _shown_late(home: Home) -> tuple[str, ...]:
-    """What the online authority of this home has refused to renew, where there is one."""
+    """Descriptions of renewals that the online authority of this home has refused; empty where there is none."""
     try:
         return tuple(each.describe() for each in needing_attention(home, utc_now()))
     except PkiError as error:
@@ -400,21 +401,21 @@ def _receipts(identity: TlsIdentity, prove: Prove | None, auth: AuthAddresses | 
 
 
 def _streams(stack: AsyncExitStack, check_streams: CheckHolders) -> Streams:
-    """The streams of events of this process, watched until ``stack`` is left."""
+    """The event streams of this process, watched until ``stack`` is closed."""
     opened = OpenStreams(check_streams)
     stack.push_async_callback(end_tasks, asyncio.create_task(opened.watch(), name="watch-streams"))
     return Streams(opened)
 
 
 class EndpointFailed(SluiceError):
-    """An endpoint that this process cannot do without failed, so its state is not to be relied on."""
+    """An essential endpoint of this process failed, so its state cannot be relied on."""
 
 
 def is_fatal(endpoint: str, error: BaseException) -> bool:
-    """Whether a failure of ``endpoint`` ends the process.
+    """Return whether a failure of ``endpoint`` ends the process.
 
-    It does when it is an error of the Dispatcher or the ResourceManager themselves. A call or a disk that failed is
-    none, nor is something that was cancelled, and a JobMaster that fails costs its job alone.
+    It does when it is a bug in the Dispatcher or the ResourceManager. Failed calls, disk errors and cancellation are
+    not, and the failure of a JobMaster affects only its job.
     """
     own = isinstance(error, Exception) and not isinstance(error, SluiceError | OSError)
     return own and endpoint in ESSENTIAL_ENDPOINTS
@@ -427,9 +428,9 @@ def _ending(fatal: asyncio.Future[NoReturn]) -> Callable[[RpcEndpoint, BaseExcep
             fatal.set_exception(
                 EndpointFailed(
                     f"endpoint {endpoint.name} failed: {type(error).__name__}",
-                    "its log has the traceback; jobs go on under the next leader",
+                    "the log has the traceback; jobs continue under the next leader",
                 )
             )
-            fatal.exception()  # looked at, whether or not anybody waits
+            fatal.exception()  # mark as retrieved, even if nobody waits
 
     return failed

@@ -1,4 +1,4 @@
-"""What a JobManager runs while it leads: ResourceManager, Dispatcher, and through it the JobMasters."""
+"""The services of a JobManager's term as leader: ResourceManager, Dispatcher, and through it the JobMasters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from sluice.runtime.shuffle.control_plane import Leader as ShuffleLeader, Shuffl
 
 @dataclass(frozen=True, slots=True)
 class ProcessServices:
-    """What a JobManager has whether it leads or not."""
+    """The services of a JobManager process that exist whether it leads or not."""
 
     config: RuntimeConfig
     service: RpcService
@@ -66,7 +66,7 @@ class ProcessServices:
 
 @dataclass(frozen=True, slots=True)
 class Gateways:
-    """Proxies with which REST reaches the endpoints of this term."""
+    """The proxies through which REST calls the endpoints of this term."""
 
     dispatcher: DispatcherGateway
     resource_manager: ResourceManagerInternalGateway
@@ -78,11 +78,11 @@ class Gateways:
 
 @asynccontextmanager
 async def leading(process: ProcessServices, leadership: Leadership) -> AsyncIterator[Gateways]:
-    """Everything that a leader runs, with the jobs of its predecessor; ended when the block is left.
+    """Run the services of a leader, with the jobs of its predecessor, for the duration of the block.
 
     Raises:
-        StorageUnavailable: the HA storage cannot be read, or is another one.
-        OrphansRemain: something of an earlier leader does not end.
+        StorageUnavailable: the HA storage cannot be read, or is not the one of this cluster.
+        OrphansRemain: a process of an earlier leader does not end.
     """
     await check_storage(leadership.pointers, process.storage)
     settings, service = process.config.jobmanager, process.service
@@ -144,7 +144,7 @@ async def leading(process: ProcessServices, leadership: Leadership) -> AsyncIter
 async def linked_to_shuffle(
     process: ProcessServices, leadership: Leadership
 ) -> AsyncIterator[ShuffleManagerLink | None]:
-    """The connection to the shuffle service for this term; None where it is not used."""
+    """The connection to the shuffle service for this term; None when the service is not used."""
     settings, leader = process.config.shuffle, process.find_shuffle_manager
     if leader is None:
         yield None
@@ -178,7 +178,7 @@ def _provision(config: RuntimeConfig) -> ProvisionLimits | None:
 
 
 def _dedication(config: RuntimeConfig, epoch: int) -> Dedication | None:
-    """Each pod is for one job, unless pods are shared."""
+    """Dedicate each pod to one job, unless pods are shared."""
     resources = config.resources
     if resources.provider is not Provider.KUBERNETES or config.pods.share:
         return None
@@ -232,6 +232,6 @@ def _services(
 
 
 async def _say_goodbye(service: RpcService) -> None:
-    """TaskManagers and drivers look for the next leader, once nothing here could answer them any more."""
+    """Close all connections at the end of the term, so that TaskManagers and drivers look for the next leader."""
     for peer in service.peers():
         await peer.close("this JobManager does not lead any more")

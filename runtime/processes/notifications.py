@@ -1,4 +1,4 @@
-"""What the leading JobManager notifies people of: it sees jobs, processes and authorities of its cluster."""
+"""The notification sources of the leading JobManager: jobs, processes and authorities of its cluster."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _FOLDER, _NAME = "meta", "notifications"
 
 @dataclass(frozen=True, slots=True)
 class PointerEntry:
-    """What receivers were told, as a pointer: the next leader knows it, and none but the leader writes it."""
+    """Stores the delivery state of notifications in a pointer: only the leader writes it, the next leader reads it."""
 
     pointers: PointerStore
 
     async def read(self) -> bytes | None:
-        """What the last leader wrote."""
+        """Return what was written last, or None."""
         found = await self.pointers.get(_FOLDER, _NAME)
         return None if found is None else found.value
 
     async def write(self, data: bytes) -> None:
-        """Replace it."""
+        """Replace the stored state."""
         found = await self.pointers.get(_FOLDER, _NAME)
         if found is None:
             await self.pointers.create(_FOLDER, _NAME, data)
@@ -59,14 +59,15 @@ class PointerEntry:
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvents:
-    """What people should know of the cluster that this JobManager leads.
+    """The events of the cluster that this JobManager leads.
 
     Attributes:
-        home: of this process.
-        anchor: the authority of this process's certificate.
-        jobs: those that are known.
-        metrics: of the processes of this home, and of all TaskManagers.
-        overview: of the shuffle service; None where there is none.
+        home: home of this process.
+        anchor: returns the authority of this process's certificate.
+        jobs: returns the known jobs.
+        metrics: returns the metrics of the processes of this home and of all TaskManagers.
+        overview: returns the overview of the shuffle service; None where there is none.
+        clock: returns the current time.
     """
 
     home: Home
@@ -77,7 +78,7 @@ class ClusterEvents:
     clock: Clock = utc_now
 
     def sources(self) -> dict[Kind, Source]:
-        """Where each kind is seen."""
+        """The source of each kind of event."""
         return {
             Kind.JOB_FAILED: self.failed_jobs,
             Kind.CERTIFICATE_NOT_RENEWED: self.certificates,
@@ -88,7 +89,7 @@ class ClusterEvents:
         }
 
     async def failed_jobs(self) -> Sequence[Event]:
-        """Jobs that have failed for good, as far as they are kept."""
+        """Jobs that have failed for good and are still kept."""
         return [
             job_failed(each.id, each.name, each.owner, each.end_time / 1000)
             for each in await self.jobs()
@@ -96,14 +97,14 @@ class ClusterEvents:
         ]
 
     async def certificates(self) -> Sequence[Event]:
-        """Processes of this home, and TaskManagers anywhere, that show a certificate near its end."""
+        """Processes of this home, and TaskManagers anywhere, whose certificate is overdue for renewal."""
         now = self.clock().timestamp()
         found = await asyncio.to_thread(lambda text: list(certificates_in(text)), await self.metrics())
         events = [certificate_not_renewed(each, now) for each in found]
         return [each for each in events if each is not None]
 
     async def authorities(self) -> Sequence[Event]:
-        """Authorities that sign: those in this home, and the one of this process's certificate."""
+        """Signing authorities that expire soon: those of this home, and the one of this process's certificate."""
         return await asyncio.to_thread(self._authorities)
 
     def _authorities(self) -> Sequence[Event]:
@@ -116,7 +117,7 @@ class ClusterEvents:
         return [each for each in events if each is not None]
 
     async def workers(self) -> Sequence[Event]:
-        """ShuffleWorkers that are excluded."""
+        """Excluded ShuffleWorkers."""
         if self.overview is None:
             return ()
         now = self.clock().timestamp()
@@ -127,7 +128,7 @@ class ClusterEvents:
         ]
 
     async def audit(self) -> Sequence[Event]:
-        """What the last ``sluice audit`` of this home found."""
+        """The findings of the last ``sluice audit`` of this home."""
         summary = await asyncio.to_thread(read_summary, self.home)
         event = None if summary is None else audit_finding(summary.findings, summary.at)
         return () if event is None else (event,)
@@ -142,7 +143,7 @@ class ClusterEvents:
 async def notifying(
     config: NotifyConfig, cluster: str, events: ClusterEvents, pointers: PointerStore
 ) -> AsyncIterator[None]:
-    """Tell the receivers of ``config`` of ``events`` while the context lasts; without receivers there is nothing."""
+    """Send ``events`` to the receivers of ``config`` for the duration of the block; do nothing without receivers."""
     if not config.receivers:
         yield
         return

@@ -1,4 +1,4 @@
-"""The ShuffleManager process: it stands by, leads, loses the lead, and stands by again."""
+"""The ShuffleManager process: it takes part in the leader election, and manages shuffles while it leads."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ _SUFFIX = "-shuffle"
 
 
 def shuffle_ha(config: HaConfig, shuffle: ShuffleConfig) -> HaConfig:
-    """An election of its own: beside that of the JobManagers, and closed to them.
+    """Derive the configuration of the ShuffleManagers' own election, in which JobManagers cannot take part.
 
     Raises:
-        ShuffleMisconfigured: nobody is named who may lead.
+        ShuffleMisconfigured: ``shuffle.manager_names`` is missing.
     """
     if config.mode == "zookeeper" and not shuffle.manager_names:
         raise ShuffleMisconfigured(
-            "ha.mode is 'zookeeper' without shuffle.manager_names", 'all of them, as in ["shuffle-manager-1"]'
+            "ha.mode is 'zookeeper' without shuffle.manager_names", 'list all of them, as in ["shuffle-manager-1"]'
         )
     return msgspec.structs.replace(
         config,
@@ -68,13 +68,13 @@ def shuffle_ha(config: HaConfig, shuffle: ShuffleConfig) -> HaConfig:
 
 
 async def run_shuffle_manager(home: Home, config: RuntimeConfig, name: str) -> None:
-    """Run a ShuffleManager until cancelled, leading or standing by.
+    """Run a ShuffleManager, leading or standing by, until cancelled.
 
-    Its identity is at ``home.identity(Role.SHUFFLE_MANAGER, name)``, prepared before.
+    Its identity must exist at ``home.identity(Role.SHUFFLE_MANAGER, name)``.
 
     Raises:
-        StoreError: there is no usable identity, or an address is taken.
-        AddressUnusable: others could not connect to ``config.shuffle.host``.
+        StoreError: there is no usable identity, or an address is in use.
+        AddressUnusable: other machines cannot connect to ``config.shuffle.host``.
         HaError: it can neither lead nor stand by.
     """
     async with shuffle_manager(home, config, name) as node:
@@ -85,9 +85,9 @@ async def run_shuffle_manager(home: Home, config: RuntimeConfig, name: str) -> N
 async def shuffle_manager(
     home: Home, config: RuntimeConfig, name: str, *, election: LeaderElection | None = None
 ) -> AsyncIterator[ShuffleManagerNode]:
-    """A running ShuffleManager, once it leads or stands by for another one that does.
+    """A running ShuffleManager, entered once it leads or stands by.
 
-    ``election`` is by default the one of ``config.ha``, with names of its own.
+    ``election`` is by default that of ``config.ha``, under separate names (see :func:`shuffle_ha`).
     """
     settings = config.shuffle
     require_reachable(settings.host, "shuffle.host")
@@ -120,7 +120,7 @@ def _election(config: RuntimeConfig, home: Home, identity: TlsIdentity) -> Leade
 
 @dataclass
 class ShuffleManagerNode:
-    """A ShuffleManager, and what it runs in each of its terms."""
+    """A running ShuffleManager. :meth:`lead` starts what it runs in each term."""
 
     home: Home
     config: ShuffleConfig
@@ -129,7 +129,7 @@ class ShuffleManagerNode:
     terms: asyncio.Task[NoReturn] = field(init=False)
 
     async def lead(self, stack: AsyncExitStack, leadership: Leadership, ready: Ready) -> None:
-        """Begin a term."""
+        """Begin a term: start the leader's services."""
         stack.push_async_callback(self._say_goodbye)
         manager = ShuffleManager(self.config, ShuffleJobStore(leadership.pointers))
         await self.service.start(manager)
@@ -141,7 +141,7 @@ class ShuffleManagerNode:
         ready()
 
     async def _say_goodbye(self) -> None:
-        """Workers and JobManagers look for the next leader, once nothing here could answer them any more."""
+        """Close all connections at the end of the term, so that workers and JobManagers look for the next leader."""
         for peer in self.service.peers():
             await peer.close("this ShuffleManager does not lead any more")
 

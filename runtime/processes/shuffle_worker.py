@@ -1,4 +1,4 @@
-"""The ShuffleWorker process: a worker, and its connection to the ShuffleManager."""
+"""The ShuffleWorker process: a worker with its connection to the ShuffleManager."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ MAX_PORT_BYTES = 16
 
 
 async def run_shuffle_worker(home: Home, config: ShuffleConfig, name: str) -> None:
-    """Run a ShuffleWorker until cancelled; what was committed stays on its disks for the next start.
+    """Run a ShuffleWorker until cancelled. Committed data stays on its disks for the next start.
 
-    Its identity is at ``home.identity(Role.SHUFFLE_WORKER, name)``, prepared before.
+    Its identity must exist at ``home.identity(Role.SHUFFLE_WORKER, name)``.
 
     Raises:
         StoreError: there is no usable identity.
         ShuffleError: the address is in use, or no directory can be used.
-        AddressUnusable: others could not connect to ``config.host``.
+        AddressUnusable: other machines cannot connect to ``config.host``.
     """
     require_reachable(config.host, "shuffle.host")
     identity = TlsIdentity(home.identity(Role.SHUFFLE_WORKER, name))
@@ -83,7 +83,7 @@ def remember_port(home: Home, name: str, port: int) -> None:
 
 
 def last_port(home: Home, host: str, name: str) -> int:
-    """The port that this worker had last, if it is free; else any. Readers know where to find what it kept."""
+    """Return the worker's last port if it is free, so that readers still find its data; otherwise 0 (any port)."""
     try:
         port = int(read_bounded(_port_file(home, name), MAX_PORT_BYTES))
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -95,7 +95,7 @@ def last_port(home: Home, host: str, name: str) -> int:
 
 
 def worker_config(home: Home, config: ShuffleConfig, name: str) -> WorkerConfig:
-    """What worker ``name`` may use: a folder of its own in each directory."""
+    """The resources of worker ``name``, with a folder of its own in each directory."""
     roots = [Path(each).expanduser() for each in config.directories] or [home.shuffle]
     return WorkerConfig(
         directories=tuple(make_private_directory(root / name) for root in roots),
@@ -113,7 +113,7 @@ def worker_config(home: Home, config: ShuffleConfig, name: str) -> WorkerConfig:
 
 
 def _at_rest_secret(home: Home, name: str) -> bytes:
-    """The secret of worker ``name``, made when it starts for the first time."""
+    """The encryption secret of worker ``name``, generated at its first start."""
     path = make_private_directory(home.shuffle) / f"{name}.secret"
     if not path.exists():
         write_secret(path, os.urandom(SECRET_BYTES))
@@ -124,11 +124,11 @@ def _at_rest_secret(home: Home, name: str) -> bytes:
 async def registered_worker(
     home: Home, config: ShuffleConfig, identity: TlsIdentity, worker: ServedWorker, bound: tuple[str, int]
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """Keep ``worker``, which serves the data channel at ``bound``, registered at whoever manages shuffles.
+    """Keep ``worker``, which serves the data channel at ``bound``, registered with the leading ShuffleManager.
 
-    Executors are told ``config.host``: a name that stays when addresses change.
+    Executors connect to ``config.host``, as a host name stays when addresses change.
 
-    Yields the task that does so, which ends only with an error.
+    Yields the task that keeps it registered, which ends only with an error.
     """
     name = identity.spiffe_id.name
     async with AsyncExitStack() as stack:

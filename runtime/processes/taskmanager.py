@@ -1,4 +1,4 @@
-"""The TaskManager process: slots, and the drivers and executors in them."""
+"""The TaskManager process, which runs drivers and executors in slots."""
 
 from __future__ import annotations
 
@@ -53,23 +53,23 @@ from sluice.runtime.warm import WarmConfig
 
 _LOG = logging.getLogger(__name__)
 UNSENT_ROWS = "egress-rows.jsonl"
-"""In the directory of a TaskManager: rows about connections of jobs that nobody took before it ended."""
+"""File in a TaskManager's work directory with egress rows that it could not deliver before it ended."""
 
 
 async def run_taskmanager(home: Home, config: RuntimeConfig, name: str, *, jobmanagers: Sequence[Address] = ()) -> bool:
-    """Run a TaskManager until it is cancelled, or drained and told to leave; then end what runs in its slots and stop.
+    """Run a TaskManager until it is cancelled, or drained and told to leave. Then end the processes in its slots.
 
     Returns True when it was told to leave.
 
-    Its identity is at ``home.identity(Role.TASKMANAGER, name)``, prepared before. It asks the JobManagers at
-    ``jobmanagers`` who leads, by default it takes the address published in ``home``, each time it connects.
+    Its identity must exist at ``home.identity(Role.TASKMANAGER, name)``. Each time it connects, it asks the JobManagers
+    at ``jobmanagers`` for the leader; by default it uses the address published in ``home``.
 
     Raises:
         StoreError: there is no usable identity.
-        JavaNotFound: there is no Java that drivers and executors could run on.
-        SandboxUnavailable: this machine cannot give jobs the configured isolation.
-        EgressMisconfigured: nor keep them from the network as configured.
-        AddressUnusable: others could not connect to ``config.taskmanager.host``.
+        JavaNotFound: there is no Java for drivers and executors.
+        SandboxUnavailable: this machine does not support the configured isolation of jobs.
+        EgressMisconfigured: this machine cannot control the outbound connections of jobs as configured.
+        AddressUnusable: other machines cannot connect to ``config.taskmanager.host``.
     """
     async with taskmanager(home, config, name, jobmanagers=jobmanagers) as link:
         await link
@@ -86,12 +86,15 @@ async def taskmanager(
     launcher: ExecutorLauncher | None = None,
     argv: Sequence[str] = AGENT,
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """A running TaskManager; yields the task that keeps it connected, which ends when it leaves, or with an error.
+    """A running TaskManager. Yields the task that keeps it connected, which ends when it leaves, or with an error.
 
     Args:
-        jobmanagers: where JobManagers listen; by default where the leader is published in ``home``.
-        launcher: composes the commands of executors; by default Spark's.
-        argv: the command of a driver agent.
+        home: the home of the process.
+        config: settings of the runtime.
+        name: process name.
+        jobmanagers: addresses of JobManagers; by default the leader published in ``home``.
+        launcher: composes the command lines of executors; by default for Spark.
+        argv: the command line of a driver agent.
     """
     settings = config.taskmanager
     require_reachable(settings.host, "taskmanager.host")
@@ -141,7 +144,7 @@ async def taskmanager(
         unsent = UnsentRows(home.work(name) / UNSENT_ROWS)
         journal = EgressJournal(unsent=unsent)
         journal.restore(await asyncio.to_thread(unsent.load))
-        # The endpoint is there before anything is reported.
+        # The executor's endpoint exists before the first report.
         outside = EgressReporter(
             journal,
             lambda: executor.egress(),  # noqa: PLW0108
@@ -200,7 +203,7 @@ async def _serve_besides(  # noqa: PLR0917  # what they are made of
     sandbox: Sandbox,
     launcher: ExecutorLauncher,
 ) -> None:
-    """Until ``stack`` is left: diagnostics, and Spark's UI of jobs that have ended if there is a Spark here."""
+    """Serve diagnostics until ``stack`` is closed, and the Spark UIs of ended jobs if Spark is installed here."""
     await service.start(Diagnostics(f"taskmanager/{shape.name}", stack.enter_context(kept())))
     if not isinstance(launcher, SparkExecutorLauncher):
         return
@@ -217,9 +220,9 @@ async def _serve_besides(  # noqa: PLR0917  # what they are made of
 async def _tell_the_rest(
     service: RpcService, leader: Leader, executor: TaskExecutor, outside: EgressReporter, unsent: UnsentRows
 ) -> None:
-    """End what runs here, and tell of its last connections to the outside: the link has ended already.
+    """End all processes, and report their last outbound connections; the leader link has ended already.
 
-    Without a JobManager, as when the whole cluster stops, the next process of this name tells of them.
+    Without a JobManager, as when the whole cluster stops, the next process of this name reports them.
     """
     await service.stop(executor)
 
@@ -239,12 +242,12 @@ def _warm_processes(  # noqa: PLR0917  # what they are made of
     networks: Networks | None,
     launcher: ExecutorLauncher,
 ) -> WarmProcesses | None:
-    """Processes that wait for jobs until ``stack`` is left; None: none do."""
+    """Run the pool of warm processes until ``stack`` is closed; None when warm processes are off or not possible."""
     if config.jvms == 0 or not isinstance(launcher, SparkExecutorLauncher):
         return None
     why = objection(sandbox, networks)
     if why or networks is None:
-        _LOG.warning("no JVM waits for jobs here: %s", why)
+        _LOG.warning("no warm JVMs on this TaskManager: %s", why)
         return None
     warm = WarmProcesses(config, work, sandbox, networks, launcher)
     stack.callback(metrics.register(warm.pool.samples))

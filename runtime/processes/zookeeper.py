@@ -1,7 +1,7 @@
-"""One ZooKeeper server of an ensemble, from Spark's jars: mutual TLS for clients and between servers, and no plaintext.
+"""Runs one ZooKeeper server of an ensemble from Spark's jars, with mutual TLS for clients and between servers only.
 
-Its configuration is what ``sluice pki export --for zookeeper`` writes; the stores are written again whenever the
-certificate or what is trusted has changed, and ZooKeeper reads them again without a restart.
+Its configuration is that of ``sluice pki export --for zookeeper``. The key and trust stores are rewritten whenever the
+certificate or the trust anchors change, and ZooKeeper reloads them without a restart.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from sluice.runtime.spark import ensure_plugin, find_java, find_spark
 _LOG = logging.getLogger(__name__)
 
 QUORUM_PORT = 2888
-"""Where the server that leads the others is followed."""
+"""The port at which followers connect to the leading server."""
 ELECTION_PORT = 3888
 TICK_MS = 2000
-"""The shortest session of a client is two ticks, the longest twenty."""
+"""ZooKeeper's tick. A session timeout is at least two ticks and at most twenty."""
 LIBRARIES = (
     "zookeeper-",
     "netty-",
@@ -56,14 +56,14 @@ _QUORUM_CONTEXT = "io.sluice.zookeeper.PunctualContext"
 async def run_zookeeper(home: Home, hosts: Sequence[str], name: str, host: str, peers: Sequence[str] = ()) -> None:
     """Run the server at ``host`` of the ensemble ``hosts`` (``host:port``) until cancelled.
 
-    ``peers`` are where the servers reach each other, in the same order; by default where clients reach them.
+    ``peers`` are the hosts at which the servers reach each other, in the order of ``hosts``; by default the same hosts.
 
-    Its identity is at ``home.identity(Role.ZOOKEEPER, name)``, prepared before, with the host name in it.
+    Its identity must exist at ``home.identity(Role.ZOOKEEPER, name)``, with the host name in its certificate.
 
     Raises:
         StoreError: there is no usable identity.
-        HaMisconfigured: this host is none of the ensemble.
-        HaError: the server has ended.
+        HaMisconfigured: this host is not in the ensemble.
+        HaError: the server process has ended.
     """
     require_reachable(host, "--host")
     home.create()
@@ -85,7 +85,7 @@ async def run_zookeeper(home: Home, hosts: Sequence[str], name: str, host: str, 
             await asyncio.to_thread(_command, settings),
             env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
             cwd=place,
-            stdout=sys.stderr.fileno(),  # its log is this process's
+            stdout=sys.stderr.fileno(),  # the server logs to this process's log
             stderr=asyncio.subprocess.STDOUT,
         )
         beside = [
@@ -94,7 +94,7 @@ async def run_zookeeper(home: Home, hosts: Sequence[str], name: str, host: str, 
         ]
         try:
             ended = await server.wait()
-            raise HaError(f"the ZooKeeper server has ended: {ended}", "its log says why")
+            raise HaError(f"the ZooKeeper server has ended: {ended}", "see its log")
         finally:
             for task in beside:
                 task.cancel()
@@ -113,17 +113,17 @@ def quorum_settings(trust_domain: str) -> str:
 def server_settings(
     exported: str, data: Path, hosts: Sequence[str], host: str, peers: Sequence[str] = ()
 ) -> tuple[str, int, int]:
-    """The whole configuration of the server at ``host``, its number in the ensemble, and its port for clients."""
+    """Return the configuration of the server at ``host``, its number in the ensemble, and its client port."""
     ensemble = [parse_address(each) for each in hosts]
     names = [name for name, _ in ensemble]
     if host not in names:
         raise HaMisconfigured(
             f"{host[:120]!r} is not in ha.zookeeper_hosts ({', '.join(names)})",
-            "name this server with --host as the list does",
+            "give --host this server's host from that list",
         )
     if peers and len(peers) != len(names):
         raise HaMisconfigured(
-            f"{len(peers)} peers for {len(names)} servers in ha.zookeeper_hosts", "name each with --peer, in that order"
+            f"{len(peers)} peers for {len(names)} servers in ha.zookeeper_hosts", "give each a --peer, in that order"
         )
     number = names.index(host) + 1
     port = ensemble[number - 1][1]
@@ -144,9 +144,9 @@ def _command(settings: Path) -> list[str]:
 
 
 async def _announce(home: Home, address: ZooKeeperAddress) -> None:
-    """Announce the server as soon as clients can connect, with addresses as the kernel shows them."""
+    """Announce the server, with resolved addresses, as soon as clients can connect."""
     while True:
-        with contextlib.suppress(OSError):  # nobody listens yet, or a name cannot be looked up now
+        with contextlib.suppress(OSError):  # the server does not listen yet, or a name cannot be resolved now
             client = await _resolved(address.client)
             _, writer = await asyncio.open_connection(*client)
             writer.close()
@@ -172,7 +172,7 @@ async def _export_forever(identity: TlsIdentity, place: Path) -> None:
         try:
             await asyncio.to_thread(export_for, Program.ZOOKEEPER, identity.directory, place, now=utc_now())
         except (SluiceError, OSError) as error:
-            _LOG.error("the stores of %s do not get its new certificate, trying again: %s", identity.spiffe_id, error)
+            _LOG.error("cannot export the new certificate of %s, trying again: %s", identity.spiffe_id, error)
             continue
         exported = present
         _LOG.info("the stores of %s have its new certificate", identity.spiffe_id)

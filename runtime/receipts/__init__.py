@@ -1,4 +1,4 @@
-"""Receipts of ended jobs: signed statements of what ran, who was allowed to run it, and what it was seen to do."""
+"""Receipts of ended jobs: signed statements of what ran, who was authorized to run it, and what was observed."""
 
 import lazy_loader
 

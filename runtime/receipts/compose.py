@@ -1,4 +1,4 @@
-"""Makes the statement about an ended job from its record. No I/O."""
+"""Composes the statement about an ended job from its record. No I/O."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from sluice.runtime.receipts.document import (
 )
 
 MAX_TEXT = 1024
-"""Longest text taken over, in characters."""
+"""Longest text that is copied into a receipt, in characters; longer text is truncated."""
 MAX_CONNECTION_TEXT = 160
-"""The same of what is said of a connection, which a job may have made up: it cannot prevent its receipt by that."""
+"""The same for connections. A job may have forged them, and must not prevent its receipt with long texts."""
 NOT_RECORDED = (
     "locations of inputs and outputs",
     "the version of Java",
@@ -57,18 +57,18 @@ ADMISSION_NOT_RECORDED = "the gateway's decision about the submission: it came i
 def compose(
     record: JobRecord, outside: EgressConnections | None, *, issued_by: SpiffeId, now: dt.datetime, disclose: bool
 ) -> Statement:
-    """The statement, still without a proof.
+    """Compose the statement, without the proof from the audit log.
 
     Args:
-        record: of a job that has ended, whose submission is known.
-        outside: its connections to the outside; None: nobody knows of any.
-        issued_by: who will sign it.
-        now: with time zone.
-        disclose: whether arguments and settings are in it.
+        record: record of an ended job, with its submission.
+        outside: its outbound connections; None: unknown.
+        issued_by: identity of the future signer.
+        now: current time, with time zone.
+        disclose: whether to include arguments and settings.
     """
     submission = record.submission
     unknown = (() if submission.admission else (ADMISSION_NOT_RECORDED,)) + NOT_RECORDED
-    # The rest of the evidence is in files that the job's code can write to: it may claim to be anybody's.
+    # The rest of the evidence comes from files that the job's code can write, so the job may have forged it.
     seen = set(record.seen_connections)
     told = [each for each in record.connections if each not in seen]
     return Statement(
@@ -91,7 +91,7 @@ def compose(
 
 
 def _subjects(submission: JobSubmission) -> Iterator[Subject]:
-    """Files of one part have different names; should they not, the later ones are numbered."""
+    """Yield the subjects. Files of one part have different names; if they do not, later ones get a number."""
     seen: Counter[str] = Counter()
     parts: tuple[tuple[str, Iterable[BlobRef]], ...] = (
         ("pipeline", (submission.pipeline,)),
@@ -111,7 +111,7 @@ def _subjects(submission: JobSubmission) -> Iterator[Subject]:
 
 
 def _bounded(subjects: list[Subject]) -> tuple[Subject, ...]:
-    """As many as there may be; the others are one subject together, whose digest is that of their digests."""
+    """Limit the subjects; those beyond the limit become a single subject with the digest of their digests."""
     if len(subjects) <= MAX_SUBJECTS:
         return tuple(subjects)
     listed, others = subjects[: MAX_SUBJECTS - 1], subjects[MAX_SUBJECTS - 1 :]
@@ -278,17 +278,17 @@ def _reported(record: JobRecord, evidence: list[ConnectionEvidence]) -> Reported
 
 
 def _count(number: int) -> int:
-    """A number that a job has reported, within what a receipt can say."""
+    """Clamp a number that a job has reported to the range of a receipt."""
     return max(0, min(number, (1 << 53) - 1))
 
 
 def _text(text: str, limit: int = MAX_TEXT) -> str:
-    """As much as fits, without control characters: users and jobs have chosen it."""
+    """Truncate a text chosen by users or jobs, and replace its control characters."""
     return printable(text if len(text) <= limit else text[: limit - 1] + "…", REPLACEMENT)
 
 
 def _moment(milliseconds: float) -> dt.datetime:
-    """Whole milliseconds; a time that a job has reported and that is none becomes the epoch."""
+    """Convert to a time in whole milliseconds; an invalid time reported by a job becomes the epoch."""
     try:
         return _whole(dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC))
     except (ValueError, OverflowError, OSError):

@@ -1,11 +1,11 @@
-"""What a receipt says: an in-toto Statement, version 1, with a predicate of ours. Values only.
+"""The content of a receipt: an in-toto Statement, version 1, with Sluice's own predicate. Data types only.
 
-Each part says who vouches for it. ``submission`` is the gateway's word, as its assertion gave it to REST. ``run``,
-``processes``, ``connections`` and ``egress`` are what the cluster's own processes saw. ``reported_by_job`` came from
-the job's driver and executors, which run the job's code: a hostile job can write anything there.
+The parts have different sources. ``submission`` comes from the gateway's assertion. ``run``, ``processes``,
+``connections`` and ``egress`` are what the cluster's own processes observed. ``reported_by_job`` comes from the job's
+driver and executors, which run the job's code: a hostile job can write anything there.
 
-Neither arguments nor settings, error texts, logs or names of secrets are in a receipt, because secrets may be in them,
-or they tell something about secrets.
+A receipt contains no error texts, logs or names of secrets, and arguments and settings only on request, because they
+may contain secrets or reveal something about them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MAX_SUBJECTS = 1000
 MAX_ATTEMPTS = 50
 MAX_PROCESSES = 300
 MAX_CONNECTIONS = 400
-"""Different connections: those of one channel between the same two identities are one."""
+"""Maximum number of entries; connections of one channel between the same two identities share an entry."""
 MAX_REPORTED_CONNECTIONS = 100
-"""The same of those that the job reports."""
+"""The same for connections that the job reports."""
 MAX_DESTINATIONS = 200
-"""Different destinations outside; further ones are counted together."""
+"""Maximum number of listed destinations; further ones are only counted."""
 MAX_ROLES = 64
 MAX_ARGUMENTS = 10_000
 
@@ -51,7 +51,7 @@ class DigestSet(_Part, frozen=True):
 
 
 class SubjectNotes(_Part, frozen=True):
-    """What else there is to say of a subject."""
+    """Annotations of a subject."""
 
     bytes: _Count
 
@@ -65,9 +65,9 @@ class Subject(_Part, frozen=True):
 
 
 class Decision(_Part, frozen=True):
-    """How the gateway admitted the submission. The record of the decision in the audit log has the request's id.
+    """How the gateway admitted the submission. The decision's record in the audit log has the same request id.
 
-    ``policy_sha256`` is that of the policy file; empty: an earlier version of the gateway did not say.
+    ``policy_sha256`` is the digest of the policy file; empty for submissions through earlier versions of the gateway.
     """
 
     operation: _Text
@@ -85,10 +85,11 @@ class DisclosedParameters(_Part, frozen=True):
 
 
 class Parameters(_Part, frozen=True):
-    """With which parameters the job ran.
+    """The parameters of the job.
 
-    ``commitment`` is a SHA-256 over arguments and Spark settings together with a random salt, so that nobody can find
-    them by trying; empty: the job came in under an earlier version. ``disclosed`` only if the owner asked for that.
+    ``commitment`` is a SHA-256 over arguments and Spark settings with a random salt, so that nobody can find them by
+    guessing; empty: the job was submitted to an earlier version. ``disclosed`` is present only if the owner asked for
+    it.
     """
 
     arguments: _Count
@@ -101,7 +102,7 @@ class Parameters(_Part, frozen=True):
 
 
 class Submission(_Part, frozen=True):
-    """Who submitted the job, in which roles, and how that was authenticated. ``decision`` null: not recorded."""
+    """Who submitted the job, with which roles, and how they were authenticated. ``decision`` null: not recorded."""
 
     principal: _Text
     roles: Annotated[tuple[_Text, ...], msgspec.Meta(max_length=MAX_ROLES)]
@@ -113,7 +114,7 @@ class Submission(_Part, frozen=True):
 
 
 class Attempt(_Part, frozen=True):
-    """One attempt; times in RFC 3339."""
+    """One attempt; times are in RFC 3339."""
 
     number: _Count
     started_at: dt.datetime
@@ -137,9 +138,10 @@ class Run(_Part, frozen=True):
 
 
 class Process(_Part, frozen=True):
-    """A driver or an executor in one attempt: its certificates, where it ran, and what kept it in.
+    """A driver or an executor in one attempt: its certificates, where it ran, and how it was isolated.
 
-    ``serials`` are the latest of ``certificates``; ``isolation`` and ``egress`` are empty where nobody knew.
+    ``certificates`` is their number, ``serials`` has the latest ones. ``isolation`` and ``egress`` are empty when
+    unknown.
     """
 
     identity: _Text
@@ -161,7 +163,7 @@ class Processes(_Part, frozen=True):
 
 
 class Connection(_Part, frozen=True):
-    """Mutual TLS connections of one channel from one identity to another, as one end of them saw it."""
+    """Mutual TLS connections of one channel from one identity to another, as one end observed them."""
 
     channel: _Text
     dialer: _Text
@@ -181,7 +183,7 @@ class Connections(_Part, frozen=True):
 
 
 class Destination(_Part, frozen=True):
-    """Connections of the job to one destination outside that had the same verdict."""
+    """Outbound connections of the job to one destination with the same verdict."""
 
     target: _Text
     protocol: _Text
@@ -192,10 +194,11 @@ class Destination(_Part, frozen=True):
 
 
 class Egress(_Part, frozen=True):
-    """Connections to the outside, as the processes beside the job's boxes saw them.
+    """Outbound connections, as observed by the processes outside the job's boxes.
 
-    ``complete`` False: there may have been others, which the audit log has. True says that no row is known to be
-    missing. ``allowed`` and the others count connections, those to destinations that are not listed included.
+    ``complete`` is False when there may have been others, which the audit log has; True when no row is known to be
+    missing. ``allowed``, ``refused`` and ``would_be_refused`` count all connections, including those to destinations
+    that are not listed.
     """
 
     complete: bool
@@ -207,9 +210,9 @@ class Egress(_Part, frozen=True):
 
 
 class ReportedByJob(_Part, frozen=True):
-    """What the job's own processes say, which a hostile job can forge.
+    """What the job's own processes report. A hostile job can forge it.
 
-    Bytes are those that Spark counted in the stages of the last attempt.
+    Byte counts are Spark's for the stages of the last attempt.
     """
 
     stages: _Count
@@ -222,7 +225,7 @@ class ReportedByJob(_Part, frozen=True):
 
 
 class Predicate(_Part, frozen=True):
-    """All that a receipt says; ``not_recorded`` names what the cluster does not know."""
+    """The predicate of a receipt. ``not_recorded`` lists what the cluster does not know."""
 
     issued_at: dt.datetime
     issued_by: _Text
@@ -234,7 +237,7 @@ class Predicate(_Part, frozen=True):
     reported_by_job: ReportedByJob
     not_recorded: Annotated[tuple[_Text, ...], msgspec.Meta(max_length=16)]
     audit_log: AuditProof | None
-    """None only while its digest is taken."""
+    """None only while the digest is computed."""
 
 
 class Statement(_Part, frozen=True):
@@ -246,17 +249,17 @@ class Statement(_Part, frozen=True):
     predicate: Predicate
 
     def digest(self) -> str:
-        """SHA-256 of the statement without its proof from the audit log: what is recorded there."""
+        """SHA-256 of the statement without its proof from the audit log; the audit log records this digest."""
         return hashlib.sha256(canonical(with_proof(self, None))).hexdigest()
 
 
 def with_proof(statement: Statement, proof: AuditProof | None) -> Statement:
-    """The same statement with this proof from the audit log."""
+    """Return the statement with this proof from the audit log."""
     return msgspec.structs.replace(statement, predicate=msgspec.structs.replace(statement.predicate, audit_log=proof))
 
 
 def commitment(arguments: tuple[str, ...], spark_conf: dict[str, str], salt: str) -> str:
-    """The commitment to these parameters; empty without a salt."""
+    """Compute the commitment to these parameters; empty without a salt."""
     if not salt:
         return ""
     text = canonical({"arguments": arguments, "sparkConf": spark_conf})

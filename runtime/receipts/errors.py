@@ -1,4 +1,4 @@
-"""Why there is no receipt."""
+"""Errors of receipts."""
 
 from __future__ import annotations
 

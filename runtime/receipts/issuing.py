@@ -25,9 +25,9 @@ from sluice.runtime.receipts.document import Statement, with_proof
 from sluice.runtime.receipts.errors import ReceiptNotRecorded, ReceiptUnavailable
 
 Prove = Callable[[ProofOrder, str], Awaitable[AuditProof]]
-"""Has the gateway record a receipt of the JobManager with this SPIFFE ID. Raises :class:`SluiceError`."""
+"""Makes the gateway record a receipt of the JobManager with this SPIFFE ID. Raises :class:`SluiceError`."""
 LOST_DIGEST = "0" * 64
-"""Instead of the pipeline's, where the submission is lost."""
+"""The digest in place of the pipeline's when the submission is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ class ReceiptIssuer:
     async def issue(
         self, record: JobRecord, outside: EgressConnections | None, *, principal: str, disclose: bool
     ) -> Envelope:
-        """The receipt of an ended job.
+        """Issue the receipt of an ended job.
 
         Args:
-            record: of the job.
-            outside: its connections to the outside; None: nobody knows of any.
-            principal: who asks for it.
-            disclose: whether arguments and settings are in it.
+            record: record of the job.
+            outside: its outbound connections; None: unknown.
+            principal: who requests the receipt.
+            disclose: whether to include arguments and settings.
 
         Raises:
-            ReceiptUnavailable: the job has not ended, or what it ran is not known any more.
-            ReceiptNotRecorded: the audit log does not have it, so it is not issued.
+            ReceiptUnavailable: the job has not ended, or its submission is not known any more.
+            ReceiptNotRecorded: the audit log could not record it, so it is not issued.
         """
         detail = record.detail
         if not detail.state.terminal:
@@ -61,7 +61,7 @@ class ReceiptIssuer:
         material = self.identity.material
         bare = compose(record, outside, issued_by=material.spiffe_id, now=self.clock(), disclose=disclose)
         try:
-            # What a verifier would refuse is never recorded.
+            # Never record a receipt that a verifier would refuse.
             decode_canonical(canonical(bare), Statement, "the receipt")
             order = ProofOrder(detail.id, principal, bare.digest())
             try:

@@ -1,8 +1,8 @@
-"""Verifies a receipt with nothing but trust anchors: no network, no cluster, no clock. No I/O.
+"""Verifies a receipt offline, with trust anchors only: no network, no cluster, no clock. No I/O.
 
-The time that counts is that of the audit log's record, which another identity than the receipt's signer vouches for:
-whoever steals a JobManager's key after its certificate has expired cannot make a receipt with it, and certificates that
-have expired since do no harm.
+Certificates are verified at the time of the audit log's record, which another identity than the receipt's signer
+attests. So a JobManager's key that is stolen after its certificate has expired cannot sign a receipt, and certificates
+that have expired since do not invalidate one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sluice.runtime.messages import JobState
 from sluice.runtime.receipts.document import PREDICATE_TYPE, STATEMENT_TYPE, Statement, commitment
 
 MAX_SIGNING_DELAY = dt.timedelta(minutes=5)
-"""How far the signer's clock and the audit log's may be apart."""
+"""Maximum difference between the signer's time and the audit log's."""
 
 NOT_PROVEN = (
     "what the code computed, or that its results are right",
@@ -38,12 +38,12 @@ NOT_PROVEN = (
     "its time, against whoever has the keys of both the JobManager and the auth service, or of the authority",
     "that neither certificate was revoked: keep the authority's revocation lists, and compare the serial number",
 )
-"""What even a good receipt leaves open."""
+"""What even a valid receipt does not prove."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedReceipt:
-    """A receipt that is good.
+    """A valid receipt.
 
     Attributes:
         checks: what was verified, in order.
@@ -69,25 +69,25 @@ def verify_receipt(
 
     Args:
         data: the document.
-        anchors: the authorities that are trusted.
-        trust_domain: the only one accepted; empty: any that ``anchors`` certify.
-        files: names and SHA-256 of files that must be among what the job ran.
-        audit_key: id of the audit log's key that must have been used; empty: any that the auth service vouches for.
+        anchors: the trusted authorities.
+        trust_domain: the only accepted trust domain; empty: any that ``anchors`` certify.
+        files: names and SHA-256 of files that must be among the subjects of the receipt.
+        audit_key: id of the required key of the audit log; empty: any key that the auth service attests.
 
     Raises:
-        AttestationRejected: names the first rule that is broken.
+        AttestationRejected: names the first violated rule.
     """
     checks: list[str] = []
-    # 1. The form: one envelope with one signature, one statement of ours, each in its one spelling.
+    # 1. The form: an envelope with one signature and a statement of our type, both in canonical form.
     opened = open_envelope(data, IN_TOTO)
     statement = decode_canonical(opened.payload, Statement, "the receipt")
     if (statement.type, statement.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):
-        raise AttestationRejected(f"the document is no receipt: its predicate is {statement.predicate_type[:80]!r}")
+        raise AttestationRejected(f"the document is not a receipt: its predicate is {statement.predicate_type[:80]!r}")
     predicate = statement.predicate
     if predicate.audit_log is None:
         raise AttestationRejected("the receipt has no proof from the audit log")
     checks.append("the form: an in-toto statement in a DSSE envelope, in canonical form")
-    # 2. The time: a record in the audit log, by the auth service.
+    # 2. The time: that of the record in the audit log, attested by the auth service.
     proven = check_proof(predicate.audit_log, anchors=anchors)
     checks.append(
         f"the audit log has recorded it as line {proven.record} at {rfc3339(proven.at)}, says {proven.witness}"
@@ -96,7 +96,7 @@ def verify_receipt(
     verified = opened.verify(anchors=anchors, at=proven.at, roles={Role.JOBMANAGER})
     signer = verified.spiffe_id
     checks.append(f"the signature is of {signer}, certificate {opened.signer.serial}, valid at that time")
-    # 4. The record is of this receipt, and of this signer.
+    # 4. The record is about this receipt and this signer.
     expected = {
         "kind": RECEIPT_ISSUED,
         "sha256": statement.digest(),
@@ -109,13 +109,13 @@ def verify_receipt(
     if abs(predicate.issued_at - proven.at) > MAX_SIGNING_DELAY:
         raise AttestationRejected("the receipt says that it was issued at another time than the audit log does")
     checks.append("the record has the digest of this receipt, its job and its signer")
-    # 5. Everything in it is of one trust domain and one job.
+    # 5. All identities belong to one trust domain, and those of processes to one job.
     _check_names(statement, signer, proven, trust_domain)
     checks.append(
         f"all identities are of trust domain {signer.trust_domain}, those of processes of job {expected['job']}"
     )
     _check_outcome(statement)
-    # 6. What was asked besides.
+    # 6. What the caller asked for in addition.
     _check_parameters(statement, checks)
     _check_files(statement, files, checks)
     if audit_key:
