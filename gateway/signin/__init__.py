@@ -1,4 +1,4 @@
-"""Everything under ``/auth/``: signing in and out, passes, and the command's device code."""
+"""The handlers under ``/auth/``: sign-in and sign-out, passes, and device codes of the ``sluice`` command."""
 
 import lazy_loader
 

@@ -17,12 +17,12 @@ from sluice.gateway.signin.pending_requests import PendingRequests
 
 MAX_ATTEMPTS = 10_000
 MAX_ATTEMPTS_PER_ADDRESS = 100
-"""People behind one address may sign in at the same time."""
+"""Several people behind one address may sign in at the same time."""
 LIFETIME_SECONDS = 600.0
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One sign-in: what was sent to the provider, and what must come back."""
+    """One sign-in: the values that were sent to the provider, and that must match its response."""
 
     state: str
     nonce: str
@@ -39,7 +39,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Attempts:
-    """Bounded, in all and for each address."""
+    """The sign-ins in progress, bounded in total and per address."""
 
     def __init__(self, store: SharedStore) -> None:
         self._open = PendingRequests(
@@ -52,7 +52,7 @@ class Attempts:
         )
 
     def begin(self, browser: str, return_to: str, address: str, now: float) -> Attempt:
-        """A sign-in of ``browser`` (its login cookie's value) from ``address``; raises :class:`TooManyPending`."""
+        """Begin a sign-in of ``browser`` (its login cookie) from ``address``; raises :class:`TooManyPending`."""
         attempt = Attempt(
             secrets.token_urlsafe(32), secrets.token_urlsafe(32), secrets.token_urlsafe(48), return_to, browser, now
         )
@@ -60,7 +60,7 @@ class Attempts:
         return attempt
 
     def finish(self, state: str, browser: str, now: float) -> Attempt | None:
-        """The attempt with this state, which ends with it; None: unknown, used, too old, or another browser's."""
+        """Remove and return the attempt with this state; None when unknown, used, expired, or of another browser."""
         attempt = self._open.pop(state, now)
         if attempt is None:
             return None

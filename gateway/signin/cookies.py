@@ -1,4 +1,4 @@
-"""The gateway's cookies: of this host alone, over HTTPS alone, and never sent along by other sites' requests.
+"""The gateway's cookies: for this host only, over HTTPS only, and not sent with requests of other sites.
 
 Source: RFC 6265bis (``__Host-`` prefix, ``SameSite``).
 """
@@ -12,7 +12,7 @@ LOGIN_COOKIE = "__Host-sluice-login"
 
 
 def set_cookie(name: str, value: str, *, max_age: float, script: bool = False) -> str:
-    """A ``Set-Cookie`` value; ``script``: the page's own script may read it."""
+    """A ``Set-Cookie`` value. With ``script``, the page's script may read the cookie."""
     hidden = "" if script else "; HttpOnly"
     return f"{name}={value}; Path=/; Secure; SameSite=Lax; Max-Age={max(0, int(max_age))}{hidden}"
 
@@ -31,10 +31,10 @@ def session_cookies(session: str, csrf: str, *, max_age: float) -> list[str]:
 
 
 def pass_cookie(text: str, *, max_age: float) -> str:
-    """The cookie with a pass, which is replaced every few minutes."""
+    """A ``Set-Cookie`` value with a pass, which is replaced every few minutes."""
     return set_cookie(PASS_COOKIE, text, max_age=max_age)
 
 
 def cleared() -> list[str]:
-    """Cookies that delete those of a browser that has signed out."""
+    """``Set-Cookie`` values that delete all cookies of a browser that has signed out."""
     return [clear_cookie(name) for name in (PASS_COOKIE, SESSION_COOKIE, CSRF_COOKIE, LOGIN_COOKIE)]

@@ -1,4 +1,4 @@
-"""Signing in a command, with the help of a browser (RFC 8628)."""
+"""Sign-in of a command with the help of a browser (RFC 8628)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Device:
         self._guesses = Throttle(sign_in.store, "device-code-failures")
 
     async def begin(self, request: AuthRequest, note: AuditNote) -> web.Response:
-        """``POST /auth/device``: a command asks to be signed in."""
+        """``POST /auth/device``: a command requests to be signed in."""
         try:
             address = request.address or "an unknown address"
             code, pending = await asyncio.to_thread(self._codes.begin, address, self._sign_in.clock())
@@ -41,7 +41,7 @@ class Device:
             {
                 "device_code": code,
                 "user_code": pending.user_code,
-                # Paths: the command knows the gateway by the very URL that it has just used.
+                # Paths only: the command knows the URL of the gateway, which it has just used.
                 "verification_uri": "/auth/device",
                 "verification_uri_complete": f"/auth/device?{urlencode({'user_code': pending.user_code})}",
                 "expires_in": int(LIFETIME_SECONDS),
@@ -94,7 +94,7 @@ class Device:
         return page(html)
 
     async def decide(self, request: AuthRequest, note: AuditNote) -> web.Response:
-        """``POST /auth/device/decide``: yes or no."""
+        """``POST /auth/device/decide``: the user approves or denies."""
         check_origin(request)
         who = await self._sign_in.who(request)
         session = _require_browser(who)
@@ -109,9 +109,9 @@ class Device:
             raise Refused(404, "unknown device code", "No command is waiting with this code.")
         if not approved:
             note.reason = "did not sign in a command"
-            return page(pages.message("Not signed in", "The command was refused. You can close this page."))
+            return page(pages.message("Not signed in", "The command was not signed in. You can close this page."))
         note.reason = f"signed in a command at {pending.address}"
-        return page(pages.message("Signed in", "The command goes on. You can close this page."))
+        return page(pages.message("Signed in", "The command is signed in. You can close this page."))
 
     def _find(self, code: str, who: Authenticated, note: AuditNote) -> Pending | None:
         now, key = self._sign_in.clock(), who.principal.name
@@ -126,7 +126,10 @@ class Device:
 
 
 def _require_browser(who: Authenticated) -> Approver:
-    """The user of a browser session as a command's subject. A token's session is refused: its rights must not widen."""
+    """The user of a browser session, as the subject of a command.
+
+    Sessions of API tokens are refused, because the command's session would not keep the limits of the token.
+    """
     method = who.principal.method
     if who.csrf is None or method not in {"session", "user"}:
         raise Refused(403, "not a session of a browser", "Sign in with a browser to sign in a command.")
@@ -134,7 +137,7 @@ def _require_browser(who: Authenticated) -> Approver:
 
 
 def _error(note: AuditNote, code: str) -> web.Response:
-    """RFC 6749 section 5.2: not a problem document, because clients of this standard look for ``error``."""
+    """An error response of RFC 6749 section 5.2, not a problem document: OAuth clients expect the field ``error``."""
     note.reason = code
     return _json(400, {"error": str(code)})
 

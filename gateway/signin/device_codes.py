@@ -1,7 +1,7 @@
-"""Device codes: how a command without a browser signs in with the help of one. Times are passed in.
+"""Device codes: sign-in of a command without a browser, approved in a browser. Times are passed in.
 
-Source: RFC 8628. Both codes are random; the one that people type has 34 bits, counts for minutes, and can be tried by
-somebody who has signed in only.
+Source: RFC 8628. Both codes are random. The one that people type has 34 bits, is valid for minutes, and only signed-in
+users can try it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_OPEN_PER_ADDRESS = 20
 LIFETIME_SECONDS = 600.0
 INTERVAL_SECONDS = 2.0
 _ALPHABET = "BCDFGHJKLMNPQRSTVWXZ"
-"""Consonants: no words, and nothing that reads like something else (RFC 8628 section 6.1)."""
+"""Only consonants, so that codes form no words and have no look-alike characters (RFC 8628 section 6.1)."""
 
 
 class Answer(enum.StrEnum):
@@ -34,7 +34,7 @@ class Answer(enum.StrEnum):
 
 
 class Approver(msgspec.Struct, frozen=True):
-    """The user that a command was signed in by: the part of a :class:`Subject` that its session needs."""
+    """The user who approved a command: the part of a :class:`Subject` that the command's session needs."""
 
     name: str
     method: Literal["session", "user"]
@@ -42,7 +42,7 @@ class Approver(msgspec.Struct, frozen=True):
 
     @property
     def subject(self) -> Subject:
-        """As a subject."""
+        """The approver as a subject."""
         return Subject(self.name, self.method, self.groups)
 
 
@@ -54,18 +54,18 @@ class Pending(msgspec.Struct, frozen=True):
     began_at: float
     interval: float = INTERVAL_SECONDS
     asked_at: float = 0.0
-    """When the command asked last; 0: it has not."""
+    """When the command last polled; 0 before the first poll."""
     who: Approver | None = None
     denied: bool = False
 
     @property
     def waits(self) -> bool:
-        """Whether nobody has decided about it."""
+        """Whether the command still waits for a decision."""
         return self.who is None and not self.denied
 
 
 class DeviceCodes:
-    """Commands that wait, by the hash of their device code."""
+    """Waiting commands, by the hash of their device code."""
 
     def __init__(self, store: SharedStore) -> None:
         self._open = PendingRequests(
@@ -78,7 +78,7 @@ class DeviceCodes:
         )
 
     def begin(self, address: str, now: float) -> tuple[str, Pending]:
-        """The device code for the command, and what is remembered of it; raises :class:`TooManyPending`."""
+        """Add a waiting command; returns its device code and its record. Raises :class:`TooManyPending`."""
         letters = "".join(secrets.choice(_ALPHABET) for _ in range(8))
         code = secrets.token_urlsafe(32)
         pending = Pending(f"{letters[:4]}-{letters[4:]}", address, now)
@@ -86,14 +86,14 @@ class DeviceCodes:
         return code, pending
 
     def find(self, user_code: str, now: float) -> Pending | None:
-        """The command that shows this code and still waits for a decision."""
+        """The waiting command that shows this user code, if there is one."""
         wanted = normalized(user_code)
         return next((each for each in self._open.all(now) if each.waits and each.user_code == wanted), None)
 
     def decide(self, user_code: str, who: Approver | None, now: float) -> Pending | None:
-        """Sign the command with this code in as ``who``, or refuse it (None). Of several decisions the first counts.
+        """Approve the command with this code as ``who``, or deny it (None). The first of several decisions wins.
 
-        Returns the command; None when no command with this code waits any more.
+        Returns the command, or None when no command with this code waits.
         """
         wanted = normalized(user_code)
         return self._open.change_first(
@@ -103,7 +103,7 @@ class DeviceCodes:
         )
 
     def ask(self, device_code: str, now: float) -> Subject | Answer:
-        """The answer to a polling command: its subject, once, or why there is none yet."""
+        """Answer a polling command: its subject, once, or an error code."""
         answers: list[Subject | Answer] = []
 
         def answered(pending: Pending) -> Pending | None:
@@ -116,7 +116,7 @@ class DeviceCodes:
 
 
 def _answered(pending: Pending, now: float) -> tuple[Subject | Answer, Pending | None]:
-    """The answer, and what is remembered after it."""
+    """The answer to a poll, and the new state of the command; None removes it."""
     if pending.denied:
         return Answer.DENIED, None
     if pending.asked_at and now - pending.asked_at < pending.interval:
@@ -127,6 +127,6 @@ def _answered(pending: Pending, now: float) -> tuple[Subject | Answer, Pending |
 
 
 def normalized(user_code: str) -> str:
-    """As people may type it: small letters, blanks, without the dash."""
+    """Normalize a code that a user typed: lower case, with blanks, without the dash. Empty when it is invalid."""
     letters = "".join(each for each in user_code.upper() if each in _ALPHABET)
     return f"{letters[:4]}-{letters[4:8]}" if len(letters) == 8 else ""

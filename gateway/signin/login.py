@@ -1,4 +1,4 @@
-"""Signing in and out with a browser."""
+"""Sign-in and sign-out with a browser."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _LOG = logging.getLogger(__name__)
 
 HOME_PAGE = "/ui"
 CONCURRENT_HASHES = 2
-"""Passwords checked at the same time: each takes 32 MiB and a core."""
+"""Number of passwords checked at the same time; each check takes 32 MiB and a CPU core."""
 MAX_WAITING_HASHES = 16
 FREE_FAILURES_PER_ADDRESS = 20
 
 
 class Login:
-    """The handlers of signing in and out."""
+    """The handlers of sign-in and sign-out."""
 
     def __init__(self, sign_in: SignIn) -> None:
         self._sign_in = sign_in
@@ -42,7 +42,7 @@ class Login:
         self._waiting = 0
 
     async def show(self, request: AuthRequest, note: AuditNote) -> web.Response:
-        """``GET /auth/login``: the form, or straight to the provider when there is nothing to choose."""
+        """``GET /auth/login``: show the form, or redirect to the provider when there is nothing to choose."""
         note.reason = "asked to sign in"
         back = return_path(request.query.get("return_to", HOME_PAGE))
         wanted = request.query.get("with")
@@ -53,12 +53,12 @@ class Login:
         return self._form(request, back)
 
     async def submit(self, request: AuthRequest, note: AuditNote) -> web.Response:
-        """``POST /auth/login``: name and password."""
+        """``POST /auth/login``: name and password, or an API token."""
         sign_in, now = self._sign_in, self._sign_in.clock()
         check_origin(request)
         back = return_path(request.form.get("return_to", HOME_PAGE))
         if not sign_in.holds_login_token(request):
-            # Another page made the browser send this, or the page is old: nothing is even looked at.
+            # Another site made the browser send this form, or the page is too old. Ignore its content.
             note.reason = "sign-in form without this browser's login token"
             return self._form(request, back, "The page has expired. Please try again.", status=403)
         name, password = request.form.get("name", "")[:200], request.form.get("password", "")
@@ -108,17 +108,17 @@ class Login:
         return redirect(back, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
 
     async def callback(self, request: AuthRequest, note: AuditNote) -> web.Response:
-        """``GET /auth/callback``: back from the provider with a code."""
+        """``GET /auth/callback``: the browser returns from the provider with a code."""
         sign_in, provider = self._sign_in, self._sign_in.provider
         if provider is None:
             raise Refused(404, "no identity provider", "There is no such resource here.")
-        # 1. Begun here, by this browser, not long ago, and not finished before.
+        # 1. The sign-in must have begun here, in this browser, recently, and must not be finished.
         state, browser = request.query.get("state", ""), request.cookies.get(LOGIN_COOKIE, "")
         attempt = await asyncio.to_thread(self._attempts.finish, state, browser, sign_in.clock())
         if attempt is None:
             note.reason = "no pending sign-in of this browser with this state"
             return _failed(400)
-        # 2. The provider says who it is.
+        # 2. The provider names the user.
         try:
             redeemed = await provider.redeem(request.query, attempt, now=sign_in.clock())
         except (LoginError, IssuerError) as error:
@@ -129,14 +129,14 @@ class Login:
         if self._locked_out(name):
             note.principal, note.reason = name, "the user is locked out"
             return _failed(403)
-        # 3. A session with an id that nobody knew before (no fixation).
+        # 3. A session with a new id (prevents session fixation).
         session, cookies = await sign_in.begin_browser_session(redeemed.subject, request)
         await asyncio.to_thread(sign_in.remember_id_token, session, redeemed.id_token)
         note.principal, note.credential, note.reason = name, session, "signed in with the identity provider"
         return redirect(attempt.return_to, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
 
     async def denied(self, request: AuthRequest, note: AuditNote) -> web.Response:
-        """``GET /auth/denied``: Envoy refused the pass in the browser's cookie, and cannot say why."""
+        """``GET /auth/denied``: Envoy refused the pass in the browser's cookie; show the reason."""
         back = return_path(request.query.get("return_to", "/"))
         try:
             who = await self._sign_in.who(request)
@@ -156,12 +156,12 @@ class Login:
         try:
             who = await sign_in.who(request)
         except Unauthenticated:
-            # Nobody is signed in: then there is nothing to protect, and cookies that are left can go.
+            # Without a session there is nothing to protect: clear the remaining cookies.
             note.reason = "signed out, had no session"
             return signed_out("/auth/signed-out")
         identifier = who.principal.credential.session_id
         if identifier is None:
-            raise Refused(403, "not a session", "Only sessions are signed out; see `sluice token revoke`.")
+            raise Refused(403, "not a session", "Only sessions can be signed out; see `sluice token revoke`.")
         await sign_in.end_session(identifier, who.principal.name)
         note.principal, note.credential, note.reason = who.principal.name, identifier, "signed out"
         id_token = await asyncio.to_thread(sign_in.take_id_token, identifier)
@@ -171,7 +171,7 @@ class Login:
         return signed_out(url or "/auth/signed-out")
 
     async def account(self, request: AuthRequest, note: AuditNote) -> web.Response:
-        """``GET /auth/``: the account page."""
+        """``GET /auth/account``: the account page."""
         sign_in = self._sign_in
         try:
             who = await sign_in.who(request)
@@ -187,7 +187,7 @@ class Login:
         return page(html, form_targets=targets)
 
     async def signed_out_page(self, _: AuthRequest, note: AuditNote) -> web.Response:
-        """``GET /auth/signed-out``."""
+        """``GET /auth/signed-out``: the page after sign-out."""
         note.reason = "viewed"
         return page(pages.message("Signed out", "You have signed out of Sluice.", link="/auth/login"))
 
@@ -220,7 +220,7 @@ class Login:
         return page(html, status=status, cookies=cookies)
 
     def _wait(self, keys: tuple[str, str], now: float) -> float:
-        """Seconds until a try counts: for this name at this address, and for the address."""
+        """Seconds until the next attempt is allowed, for this name at this address and for the address."""
         return max(self._by_name.wait(keys[0], now), self._by_address.wait(keys[1], now))
 
     def _failed(self, keys: tuple[str, str], now: float) -> None:
@@ -235,6 +235,6 @@ class Login:
 
 
 def _failed(status: int) -> web.Response:
-    """The caller learns no more; the log does."""
+    """A page without details; the details are in the log."""
     text = "Sign-in failed. Please try again, or ask the administrator of this cluster."
     return page(pages.message("Not signed in", text, link="/auth/login"), status=status)

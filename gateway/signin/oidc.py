@@ -1,4 +1,4 @@
-"""The OpenID provider: found by discovery, sent browsers to, and asked for tokens with the code that they bring back.
+"""The OpenID provider: discovery, redirects of browsers to it, and the exchange of their code for tokens.
 
 Sources: OpenID Connect Core 1.0, Discovery 1.0, RP-Initiated Logout 1.0; RFC 7636 (PKCE), RFC 9207 (``iss``).
 """
@@ -47,7 +47,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Directory:
-    """An issuer's discovery document, asked for when it is needed and again after an hour."""
+    """An issuer's discovery document, fetched on demand and again after an hour."""
 
     def __init__(self, issuer: str, fetcher: Fetcher, clock: Callable[[], float] = time.monotonic) -> None:
         self._issuer = issuer
@@ -63,7 +63,7 @@ class Directory:
                 self._found = await self._discover()
                 self._found_at = self._clock()
             except IssuerError:
-                # An old document is better than none: what it says rarely changes.
+                # An old document is better than none, because it rarely changes.
                 if self._found is None:
                     raise
         return self._found
@@ -74,14 +74,14 @@ class Directory:
             metadata = msgspec.convert(await self._fetcher.get(url), Metadata)
         except msgspec.ValidationError as error:
             raise IssuerError(f"{url} is not a usable discovery document: {error}") from error
-        # Discovery 1.0 section 4.3: exactly the issuer that was asked, or it speaks for somebody else.
+        # Discovery 1.0 section 4.3: the document must name exactly the issuer that was requested.
         if metadata.issuer != self._issuer:
-            raise IssuerError(f"{url} is of issuer {metadata.issuer[:200]!r}", "write the issuer exactly like that")
+            raise IssuerError(f"{url} names the issuer {metadata.issuer[:200]!r}", "configure exactly this issuer")
         return metadata
 
 
 def key_cache(config: IssuerConfig, fetcher: Fetcher, directory: Directory) -> KeyCache:
-    """The keys of an issuer, where the configuration or its discovery document says."""
+    """The keys of an issuer, from the URL in the configuration or in its discovery document."""
 
     async def fetch() -> object:
         return await fetcher.get(config.jwks_url or (await directory.get()).jwks_uri)
@@ -91,7 +91,7 @@ def key_cache(config: IssuerConfig, fetcher: Fetcher, directory: Directory) -> K
 
 @dataclass(frozen=True, slots=True)
 class Redeemed:
-    """The provider's answer to a code."""
+    """The provider's response to a code."""
 
     subject: Subject
     id_token: str
@@ -101,7 +101,7 @@ class Provider:
     """The provider that people sign in with."""
 
     def __init__(self, config: OidcConfig, origin: str) -> None:
-        """``origin``: the gateway as browsers see it; raises that the authority of its HTTPS cannot be used."""
+        """``origin`` is the gateway's URL for browsers. Raises when the provider's CA file cannot be used."""
         self.config = config
         self.redirect_uri = f"{origin}/auth/callback"
         self.signed_out_uri = f"{origin}/auth/signed-out"
@@ -110,10 +110,10 @@ class Provider:
         self.keys = key_cache(config.as_issuer(), self._fetcher, self.directory)
 
     async def authorization_url(self, attempt: Attempt) -> str:
-        """Where to send the browser."""
+        """The URL to redirect the browser to."""
         metadata = await self.directory.get()
         if not metadata.authorization_endpoint or not metadata.token_endpoint:
-            raise IssuerError(f"{self.config.issuer} does not let anybody sign in")
+            raise IssuerError(f"{self.config.issuer} has no authorization and token endpoints")
         return _with_query(
             metadata.authorization_endpoint,
             response_type="code",
@@ -129,14 +129,14 @@ class Provider:
     async def redeem(self, query: Mapping[str, str], attempt: Attempt, *, now: float) -> Redeemed:
         """Exchange the code in ``query`` for a subject; raises :class:`LoginError` or :class:`IssuerError`."""
         metadata = await self.directory.get()
-        # 1. The answer must be this provider's (RFC 9207: mix-up), and no error.
+        # 1. The response must come from this provider (RFC 9207, mix-up attacks) and must not be an error.
         if query.get("iss", self.config.issuer) != self.config.issuer or (
             metadata.authorization_response_iss_parameter_supported and "iss" not in query
         ):
             raise LoginError("the answer came from another provider")
         if "error" in query or not query.get("code"):
             raise LoginError(f"the provider refused: {query.get('error', 'no code')[:80]!r}")
-        # 2. The code, with the proof that whoever redeems it has begun this (PKCE).
+        # 2. Redeem the code, with the proof that we began this sign-in (PKCE).
         form = {
             "grant_type": "authorization_code",
             "code": query["code"],
@@ -150,7 +150,7 @@ class Provider:
         id_token = answer.get("id_token") if isinstance(answer, dict) else None
         if not isinstance(id_token, str):
             raise LoginError("the provider gave no ID token")
-        # 3. The ID token: signature, issuer, audience, times; and that it was made for this very sign-in.
+        # 3. Check the ID token: signature, issuer, audience, times, and that it was issued for this sign-in (nonce).
         try:
             subject, claims = await verify_with_cache(id_token, self.config.as_issuer(), self.keys, lambda: now)
         except (InvalidJwt, KeyNotKnown) as error:
@@ -163,7 +163,7 @@ class Provider:
         return Redeemed(Subject(subject.name, "session", subject.groups, issuer=self.config.issuer), id_token)
 
     async def logout_url(self, id_token: str | None) -> str | None:
-        """Where to send the browser so that the provider ends its session too; None: it does not offer that."""
+        """The URL at which the provider ends its own session; None when the provider does not support it."""
         try:
             metadata = await self.directory.get()
         except IssuerError:
@@ -179,7 +179,7 @@ class Provider:
         )
 
     def _secret(self) -> str | None:
-        """The client's ``Authorization`` (RFC 6749 section 2.3.1), read anew each time so that it can be changed."""
+        """The client's ``Authorization`` (RFC 6749 section 2.3.1). The file is read each time, so it can be changed."""
         if not self.config.client_secret_file:
             return None
         secret = read_secret(Path(self.config.client_secret_file), MAX_SECRET_BYTES).decode().strip()

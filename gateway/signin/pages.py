@@ -1,4 +1,4 @@
-"""The few pages of signing in: without a script, everything from outside escaped."""
+"""The sign-in pages: without scripts, with all external text escaped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PAGES = Pages(TEMPLATES)
 
 
 def content_security_policy(*form_targets: str) -> str:
-    """Nothing but our own style, forms to ourselves and to ``form_targets``, and no frame around it."""
+    """A policy that allows only our own styles and images, forms to us and to ``form_targets``, and no framing."""
     targets = " ".join(["'self'", *form_targets])
     return (
         f"default-src 'none'; style-src 'self'; img-src 'self'; form-action {targets}; "
@@ -18,7 +18,7 @@ def content_security_policy(*form_targets: str) -> str:
 
 
 def sign_in(*, token: str, return_to: str, provider: bool, users: bool, error: str = "") -> str:
-    """The ways in: the provider and name and password where there are such, and an API token."""
+    """The sign-in page: API token, and identity provider or name and password when available."""
     return _PAGES.render(
         "sign_in.html",
         title="Sign in",
@@ -36,12 +36,12 @@ def account(*, name: str, roles: tuple[str, ...], csrf: str) -> str:
 
 
 def message(title: str, text: str, *, link: str = "") -> str:
-    """A sentence, and perhaps a way on."""
+    """A page with a sentence, and optionally a link."""
     return _PAGES.render("message.html", title=title, error="", text=text, link=link)
 
 
 def device(*, name: str, csrf: str, user_code: str = "", address: str = "", error: str = "") -> str:
-    """Asks for the code that a command shows; with ``address``, whether that one is meant."""
+    """A page that asks for the code of a command; with ``address``, it asks to approve that command."""
     return _PAGES.render(
         "device.html",
         title="Sign in a command",

@@ -1,10 +1,11 @@
-"""Requests that callers have begun before they sign in: bounded in total and for each address.
+"""Pending requests of callers that have not signed in yet, bounded in total and per address.
 
-Anybody can begin one, so anybody could fill all places. A limit for each address makes that expensive. When all places
-are taken, new requests are refused; pending ones, whose users may be entering a code, are never dropped for them.
+Any client can begin a request, so a client could exhaust the total limit; the limit per address makes this expensive.
+When a limit is reached, new requests are refused. Pending requests, whose users may be entering a code, are never
+dropped.
 
-They are in the store that all auth services share, so any of them can go on with what another one began, and each is
-completed once. Everything here waits for a disk.
+The requests are in the store that all auth services share, so any auth service can complete a request that another one
+began, and each is completed once. All methods wait for a disk.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class TooManyPending(Exception):  # answered with 429
-    """No place is free for another request; ``retry_after`` is in seconds."""
+    """A limit of pending requests is reached; ``retry_after`` is in seconds."""
 
     def __init__(self, what: str, retry_after: float) -> None:
         super().__init__(what)
@@ -31,15 +32,15 @@ class TooManyPending(Exception):  # answered with 429
 
 
 class PendingRequests(Generic[_T]):
-    """Pending requests by key; each expires after its lifetime. The store has only digests of keys.
+    """Pending requests by key; each expires after its lifetime. The store contains only digests of keys.
 
     Args:
-        store: where they are kept.
-        space: the name of their space there.
+        store: the shared store.
+        space: the name of their space in the store.
         kind: their type.
         lifetime: in seconds.
-        limit: of all together.
-        limit_per_address: of one address (IPv6: of one /64 network).
+        limit: maximum number in total.
+        limit_per_address: maximum number per address (IPv6: per /64 network).
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class PendingRequests(Generic[_T]):
         self._limit_per_address = limit_per_address
 
     def add(self, key: str, one: _T, address: str, now: float) -> None:
-        """Add a request that was begun from ``address``; raises :class:`TooManyPending`."""
+        """Add a request from ``address``; raises :class:`TooManyPending`."""
         network = network_of(address)
         with self._store.transaction(self._space, now) as entries:
             if entries.count(network) >= self._limit_per_address:
@@ -73,14 +74,14 @@ class PendingRequests(Generic[_T]):
         return None if found is None else self._decode(found)
 
     def pop(self, key: str, now: float) -> _T | None:
-        """Remove and return the request with this key, unless it has expired. Of several callers one gets it."""
+        """Remove and return the request with this key, unless it has expired. Only one of several callers gets it."""
         with self._store.transaction(self._space, now) as entries:
             found = entries.get(_digest(key))
             entries.remove(_digest(key))
         return None if found is None else self._decode(found)
 
     def change(self, key: str, change: Callable[[_T], _T | None], now: float) -> _T | None:
-        """Replace the request with this key by what ``change`` makes of it (None: remove it); returns what it was."""
+        """Replace the request with this key by the result of ``change`` (None removes it); returns the old one."""
         with self._store.transaction(self._space, now) as entries:
             found = entries.get(_digest(key))
             if found is None:
@@ -90,7 +91,7 @@ class PendingRequests(Generic[_T]):
         return before
 
     def change_first(self, wanted: Callable[[_T], bool], change: Callable[[_T], _T | None], now: float) -> _T | None:
-        """As :meth:`change` for the oldest request that is ``wanted``; returns what it was, None: there is none."""
+        """Like :meth:`change`, for the oldest request for which ``wanted`` is true; returns the old one, or None."""
         with self._store.transaction(self._space, now) as entries:
             for found in entries.entries():
                 before = self._decode(found)
@@ -119,7 +120,7 @@ class PendingRequests(Generic[_T]):
             return msgspec.json.decode(entry.value, type=self._kind)
         except msgspec.MsgspecError as error:
             raise SharedStoreError(
-                f"an entry of {self._space} in the shared store is damaged: {error}", "it is forgotten within minutes"
+                f"an entry of {self._space} in the shared store is damaged: {error}", "it expires within minutes"
             ) from error
 
     def _left(self, oldest: Entry | None, now: float) -> float:

@@ -1,4 +1,4 @@
-"""A request under ``/auth/``, decoded and bounded."""
+"""Requests under ``/auth/``, decoded and bounded in size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_LOGGED_CHARACTERS = 128
 
 
 class Refused(Exception):
-    """The request is refused with a problem; ``reason`` is for the log, ``detail`` for the caller."""
+    """The request is refused with a problem document; ``reason`` is for the log, ``detail`` for the caller."""
 
     def __init__(self, status: int, reason: str, detail: str = "", headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
@@ -54,7 +54,7 @@ class AuthRequest:
 
 @dataclass(slots=True)
 class AuditNote:
-    """What the audit log records about one request."""
+    """The facts that the audit log records about one request."""
 
     operation: str
     reason: str = ""
@@ -63,7 +63,7 @@ class AuditNote:
 
 
 async def read(http: web.BaseRequest) -> AuthRequest:
-    """The request, bounded; raises :class:`Refused`."""
+    """Read and decode a request of bounded size; raises :class:`Refused`."""
     form: Mapping[str, str] = {}
     if http.method not in SAFE_METHODS:
         try:
@@ -98,19 +98,19 @@ def presented(http: web.BaseRequest) -> Presented:
 
 
 def check_origin(request: AuthRequest) -> None:
-    """Refuse an unsafe request that a browser says another site has made (Fetch Metadata, ``Origin``)."""
+    """Refuse an unsafe request that comes from another site, according to the browser (Fetch Metadata, ``Origin``)."""
     if request.method in SAFE_METHODS:
         return
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin", "")
-    # What a browser says itself is exact; Origin is "null" where the referrer is withheld. Older ones say Origin
-    # alone, which is compared without the port that Envoy takes out of Host.
+    # Sec-Fetch-Site is exact; Origin is "null" when the referrer is withheld. Older browsers send only Origin, which
+    # is compared without the port, because Envoy removes the port from Host.
     own = not origin or _host(origin) == _host(f"//{request.headers.get('host', '')}")
     if not (own if site is None else site in {"same-origin", "none"}):
         raise Refused(403, "a request from another site", "Requests from other sites are refused.")
 
 
 def return_path(text: str) -> str:
-    """Where to go after signing in: a path of this gateway; anything else is its root (no open redirect)."""
+    """The path of this gateway to go to after sign-in. Any other target becomes its root (no open redirect)."""
     try:
         split_target(text)
     except UnsafePath:

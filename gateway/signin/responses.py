@@ -1,4 +1,4 @@
-"""Answers to requests under ``/auth/``, with the security headers that every one of them has."""
+"""Responses to requests under ``/auth/``, with common security headers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def answer(
     headers: Mapping[str, str] | None = None,
     cookies: Iterable[str] = (),
 ) -> web.Response:
-    """An answer with what every answer of ours has."""
+    """A response with the common security headers."""
     response = web.Response(
         status=status, body=body, headers={**_SECURITY_HEADERS, **(headers or {})}, content_type=content_type
     )
@@ -38,7 +38,7 @@ def answer(
 def page(
     html: str, *, status: int = 200, cookies: Iterable[str] = (), form_targets: Iterable[str] = ()
 ) -> web.Response:
-    """A page for people."""
+    """A response with an HTML page."""
     policy = {"content-security-policy": pages.content_security_policy(*form_targets)}
     response = answer(status, html.encode(), "text/html", headers=policy, cookies=cookies)
     response.charset = "utf-8"
@@ -46,10 +46,10 @@ def page(
 
 
 def redirect(location: str, *, cookies: Iterable[str] = ()) -> web.Response:
-    """Go there with GET (RFC 9110 section 15.4.4)."""
+    """A redirect that the client follows with GET (RFC 9110 section 15.4.4)."""
     return answer(303, b"", "text/plain", headers={"location": location}, cookies=cookies)
 
 
 def signed_out(location: str) -> web.Response:
-    """Go there, and forget every cookie of ours."""
+    """A redirect that also deletes all cookies of the gateway."""
     return redirect(location, cookies=cleared())

@@ -44,7 +44,7 @@ _LOGIN_TOKEN_CHARACTERS = 43
 
 @dataclass
 class SignIn:
-    """The state of signing in; what is under way is in ``store``, which all auth services share."""
+    """The common state of the handlers. Pending sign-ins are in ``store``, which all auth services share."""
 
     config: GatewayConfig
     authenticator: Authenticator
@@ -64,7 +64,7 @@ class SignIn:
         return who
 
     def new_pass(self, who: Authenticated) -> tuple[str, float]:
-        """A pass for an authenticated caller, and its lifetime in seconds."""
+        """Issue a pass for an authenticated caller; returns it with its lifetime in seconds."""
         now = self.clock()
         policy = self.authenticator.policy.get()
         text, made = issue(
@@ -83,23 +83,23 @@ class SignIn:
         return text, made.expires_at - now
 
     def renewed_cookie(self, who: Authenticated) -> str | None:
-        """The cookie with a new pass, for a browser whose session was asked about because the last one has ended."""
+        """A cookie with a new pass, for a browser with a session whose last pass has expired; None for others."""
         if who.session is None or who.csrf is None:
             return None
         text, seconds = self.new_pass(who)
         return pass_cookie(text, max_age=seconds)
 
     async def begin_browser_session(self, subject: Subject, request: AuthRequest) -> tuple[SessionId, list[str]]:
-        """A new session: its id, and its cookies. The one that the browser had before ends."""
+        """Begin a session and end the browser's previous one; returns its id and its cookies."""
         await self.end_shown_session(request)
         record, text = await asyncio.to_thread(self.authenticator.sessions.begin, subject, "browser", request.address)
         cookies = session_cookies(text, record.csrf, max_age=self.config.session_lifetime)
-        # With its first pass, which also takes the place of one that belonged to the session before.
+        # Includes the first pass, which also replaces a pass of the previous session.
         made, seconds = self.new_pass(self.authenticator.of_session(record))
         return record.id, [*cookies, pass_cookie(made, max_age=seconds)]
 
     async def end_shown_session(self, request: AuthRequest) -> SessionId | None:
-        """End the session whose cookie came with the request, and every pass got for it; its id."""
+        """End the session whose cookie the request has, and all its passes; returns its id."""
         try:
             record = self.authenticator.sessions.authenticate(request.cookies.get(SESSION_COOKIE, ""))
         except NoSession:
@@ -108,32 +108,32 @@ class SignIn:
         return record.id
 
     async def end_session(self, identifier: SessionId, name: str, *, by: str = "") -> None:
-        """End a session and every pass got for it; ``by``: the acting principal, when it is not ``name``."""
-        # First the passes, which others check: if that fails the session is still there to try again.
+        """End a session and all its passes; ``by`` is the acting principal when it is not ``name``."""
+        # The passes first, which other processes check. If this fails, the session still exists for another try.
         until = self.clock() + self.config.pass_lifetime + _RESERVED_SECONDS
         revoke = self.authenticator.revocations.revoke
         await asyncio.to_thread(revoke, ("session", identifier), until=until, by=by or name)
         await asyncio.to_thread(self.authenticator.sessions.end, identifier)
 
     def remember_id_token(self, session: SessionId, id_token: str) -> None:
-        """Keep an ID token, to tell the provider who signs out. Waits for a disk."""
+        """Store an ID token, which tells the provider at sign-out which user it is. Waits for a disk."""
         now, data = self.clock(), id_token.encode()
         if len(data) > MAX_VALUE_BYTES:
-            return  # without it the provider asks
+            return  # without an ID token, the provider asks the user to confirm
         with self.store.transaction(_ID_TOKENS, now) as entries:
             while entries.count() >= MAX_ID_TOKENS and (oldest := entries.oldest()) is not None:
                 entries.remove(oldest.key)
             entries.put(Entry(session, data, since=now, until=now + self.config.session_lifetime))
 
     def take_id_token(self, session: SessionId) -> str | None:
-        """The ID token of a session that ends. Waits for a disk."""
+        """Remove and return the ID token of a session that ends. Waits for a disk."""
         with self.store.transaction(_ID_TOKENS, self.clock()) as entries:
             found = entries.get(session)
             entries.remove(session)
         return None if found is None else found.value.decode()
 
     def login_token(self, request: AuthRequest) -> tuple[str, list[str]]:
-        """The secret between this browser and us before it has a session, and the cookie when it is new."""
+        """The login token of a browser without a session, and the cookies to set when the token is new."""
         found = request.cookies.get(LOGIN_COOKIE, "")
         if len(found) == _LOGIN_TOKEN_CHARACTERS and found.isascii():
             return found, []
@@ -141,12 +141,12 @@ class SignIn:
         return made, [set_cookie(LOGIN_COOKIE, made, max_age=_LOGIN_SECONDS)]
 
     def holds_login_token(self, request: AuthRequest) -> bool:
-        """Whether a form came from a page that we gave to this browser."""
+        """Whether a form was submitted from a page that we sent to this browser."""
         cookie, given = request.cookies.get(LOGIN_COOKIE, ""), request.form.get("token", "")
         return bool(cookie) and hmac.compare_digest(cookie.encode(), given.encode())
 
     async def record(self, request: AuthRequest, note: AuditNote, status: int) -> None:
-        """Write the decision to the audit log, before it is answered; raises ``SluiceError`` when that fails."""
+        """Write the decision to the audit log, before the response; raises ``SluiceError`` when that fails."""
         await self.audit.append(
             AuditRecord(
                 event="decision",
@@ -167,7 +167,7 @@ class SignIn:
         )
 
     def refusal(self, error: Unauthenticated | Refused, headers: Mapping[str, str]) -> web.Response:
-        """The answer to a refused request: a page for browsers, a problem document for programs."""
+        """The response to a refused request: a page for browsers, a problem document for programs."""
         if isinstance(error, Unauthenticated):
             decision = challenge(error, self.realm)
             error = Refused(401, decision.reason, decision.detail, {hdrs.WWW_AUTHENTICATE: decision.challenge})

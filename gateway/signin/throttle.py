@@ -1,6 +1,6 @@
-"""Guessing is slow: after a few failures a key has to wait, longer each time. Times are passed in.
+"""Throttles guessing: after a few failures, a key must wait, with exponential backoff. Times are passed in.
 
-Failures are in the store that all auth services share: asking another one does not give anybody more guesses.
+Failures are in the store that all auth services share, so trying another auth service does not allow more guesses.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ MAX_WAIT_SECONDS = 300.0
 FORGET_SECONDS = 900.0
 MAX_KEYS = 10_000
 _MAX_COUNT = 1000
-"""More make no difference."""
+"""Higher counts make no difference."""
 
 
 class Throttle:
-    """Failures by key (a name and an address, say), the oldest forgotten when there are too many.
+    """Failures by key (for example a name and an address); the oldest are dropped when there are too many.
 
-    ``space`` is the name of their space in the store, which has only digests of keys: somebody may have typed a
-    password where a name belongs.
+    ``space`` is the name of their space in the store. The store contains only digests of keys, because a user may have
+    typed a password instead of a name.
     """
 
     def __init__(self, store: SharedStore, space: str, free: int = FREE_FAILURES) -> None:
@@ -33,7 +33,7 @@ class Throttle:
         self._free = free
 
     def wait(self, key: str, now: float) -> float:
-        """Seconds until the next try counts; 0: it may be now."""
+        """Seconds until the next attempt is allowed; 0 when it is allowed now."""
         with self._store.transaction(self._space, now) as entries:
             entry = entries.get(_digest(key))
         if entry is None or (count := _count(entry)) < self._free:
@@ -41,7 +41,7 @@ class Throttle:
         return max(0.0, entry.since + min(MAX_WAIT_SECONDS, 2.0 ** (count - self._free)) - now)
 
     def failed(self, key: str, now: float) -> None:
-        """A try has failed."""
+        """Record a failed attempt."""
         with self._store.transaction(self._space, now) as entries:
             known = entries.get(_digest(key))
             count = min(_MAX_COUNT, 1 + (0 if known is None else _count(known)))
@@ -53,7 +53,7 @@ class Throttle:
                 surplus -= 1
 
     def succeeded(self, key: str, now: float) -> None:
-        """A try was right: the slate is clean."""
+        """Clear the failures after a successful attempt."""
         with self._store.transaction(self._space, now) as entries:
             entries.remove(_digest(key))
 

@@ -1,4 +1,4 @@
-"""Templates of the pages that the auth service renders."""
+"""HTML templates of the pages that the auth service renders."""
 
 from __future__ import annotations
 
