@@ -1,4 +1,4 @@
-"""Content-addressed artifacts over HTTPS with mutual TLS."""
+"""The blob store and server: content-addressed artifacts over HTTPS with mutual TLS."""
 
 import lazy_loader
 

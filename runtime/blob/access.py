@@ -1,4 +1,4 @@
-"""Who may read which blob: decided from the certificate alone. No I/O."""
+"""Decides from the peer's certificate alone which blobs it may read. No I/O."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from sluice.pki import Role, SpiffeId
 
 
 def check_read(peer: SpiffeId, job_id: str) -> None:
-    """Return when ``peer`` may read blobs of ``job_id``, as its driver; raise :class:`PeerRefused` when not.
+    """Raise :class:`PeerRefused` unless ``peer`` is the driver of ``job_id`` and so may read its blobs.
 
-    The driver gives its executors what they need; TaskManagers have no business with what jobs bring.
+    The driver gives its executors the files that they need. TaskManagers need no files of jobs.
     """
     if peer.role is not Role.DRIVER or peer.job_id != job_id:
         raise PeerRefused(f"{peer} may not read blobs of job {job_id}", "only the driver of a job may")

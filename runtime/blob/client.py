@@ -1,4 +1,4 @@
-"""Fetching a blob: streamed to a file, checked against its digest and size, all or nothing."""
+"""Fetches a blob: streams it to a file and verifies its digest and size, all or nothing."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ from sluice.runtime.messages import BlobRef
 CHUNK_BYTES = 256 << 10
 CONNECT_SECONDS = 10.0
 MAX_RESUMPTIONS = 100
-"""How often a transfer may break off and go on where it was; each time it must have brought something."""
+"""How often a broken transfer may be resumed. Each attempt must have received at least one byte."""
 STALL_SECONDS = 30.0
-"""A transfer that brings no byte for this long is given up."""
+"""A transfer without a byte for this long is aborted."""
 
 
 Ask = Callable[[int], AbstractAsyncContextManager[aiohttp.ClientResponse]]
-"""Asks for what comes from this offset on."""
+"""Requests the blob from this offset on."""
 
 
-async def fetch_blob(  # noqa: PLR0917  # the order of the path: who, where, what, whereto
+async def fetch_blob(  # noqa: PLR0917  # in the order of the transfer: identity, server, blob, target
     identity: TlsIdentity, host: str, port: int, job_id: str, ref: BlobRef, target: Path, *, jobmanager: str = ""
 ) -> None:
     """Fetch ``ref`` of ``job_id`` from the JobManager's blob server into ``target`` (mode 0600, replaced atomically).
 
-    ``jobmanager`` is the name in the server's certificate; empty: that of any JobManager.
+    ``jobmanager`` is the name in the server's certificate; empty accepts any JobManager.
+
 
     Raises:
-        BlobNotFound: the server has no such blob, or it is not for us.
-        BlobCorrupt: what came has another size or digest than ``ref`` says.
-        BlobUnavailable: the server could not be reached, did not prove to be the JobManager, or broke off.
+        BlobNotFound: the server has no such blob, or this process may not read it.
+        BlobCorrupt: the content has another size or digest than ``ref``.
+        BlobUnavailable: the server is unreachable, is not authenticated as the JobManager, or broke off the transfer.
     """
     path = f"/v1/blobs/{check_job_id(job_id)}/{check_digest(ref.sha256)}"
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
@@ -56,7 +57,7 @@ async def fetch_blob(  # noqa: PLR0917  # the order of the path: who, where, wha
 
 
 @asynccontextmanager
-async def _get(  # noqa: PLR0917  # as above, and from where on
+async def _get(  # noqa: PLR0917  # as above, and the offset
     identity: TlsIdentity, host: str, port: int, path: str, offset: int, jobmanager: str
 ) -> AsyncIterator[aiohttp.ClientResponse]:
     policy = server_policy(Channel.BLOB, identity.spiffe_id.trust_domain, role=Role.JOBMANAGER, name=jobmanager)
@@ -71,7 +72,7 @@ async def _get(  # noqa: PLR0917  # as above, and from where on
             session.get(url, headers=headers, allow_redirects=False) as response,
         ):
             if response.status in {403, 404}:
-                raise BlobNotFound(f"the blob server does not give us {path} (status {response.status})")
+                raise BlobNotFound(f"the blob server refused {path} (status {response.status})")
             expected = f"bytes {offset}-"
             if offset and response.status == 206 and not response.headers.get("content-range", "").startswith(expected):
                 raise BlobCorrupt(f"{path}: the blob server sent another range than requested")
@@ -85,7 +86,7 @@ async def _get(  # noqa: PLR0917  # as above, and from where on
 
 
 async def _fetch_resuming(ask: Ask, ref: BlobRef, temporary: Path) -> None:
-    """Ask again from where a transfer broke off, for as long as each try brings something."""
+    """Resume a broken transfer for as long as each attempt receives at least one byte."""
     received, digest = 0, hashlib.sha256()
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, SECRET_MODE)
     with os.fdopen(descriptor, "wb") as file:
@@ -109,5 +110,5 @@ async def _fetch_resuming(ask: Ask, ref: BlobRef, temporary: Path) -> None:
         await asyncio.to_thread(os.fsync, file.fileno())
     if received != ref.size or digest.hexdigest() != ref.sha256:
         raise BlobCorrupt(
-            f"{ref.name} has {received} bytes of SHA-256 {digest.hexdigest()}, not those of its reference"
+            f"{ref.name} has {received} bytes with SHA-256 {digest.hexdigest()}, which differs from its reference"
         )

@@ -10,7 +10,7 @@ class BlobError(SluiceError):
 
 
 class InvalidBlobName(BlobError):
-    """A job id, digest or file name that is not well-formed (and could lead outside the store)."""
+    """A job id, digest or file name is malformed and could lead outside of the store."""
 
 
 class BlobNotFound(BlobError):
@@ -18,11 +18,11 @@ class BlobNotFound(BlobError):
 
 
 class BlobTooLarge(BlobError):
-    """The content is larger than the store or the request allows."""
+    """The content exceeds the limit of the store or of the request."""
 
 
 class BlobCorrupt(BlobError):
-    """The content is not what its digest or size promises."""
+    """The content does not match its digest or size."""
 
 
 class UploadNotFound(BlobError):
@@ -30,7 +30,7 @@ class UploadNotFound(BlobError):
 
 
 class UploadConflict(BlobError):
-    """The upload has another offset, or is not complete."""
+    """The upload is at another offset, or is not complete."""
 
 
 class TooManyUploads(BlobError):
@@ -38,4 +38,4 @@ class TooManyUploads(BlobError):
 
 
 class BlobUnavailable(BlobError):
-    """The blob server could not be reached, refused us, or broke off."""
+    """The blob server could not be reached, refused this process, or broke off the transfer."""

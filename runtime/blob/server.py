@@ -1,6 +1,6 @@
-"""The blob server: HTTPS with mutual TLS; who may read what is read off the peer's certificate.
+"""The blob server: HTTPS with mutual TLS, authorized by the certificate of the peer.
 
-``GET /v1/blobs/{job_id}/{sha256}`` for the driver of that job, and nothing else: blobs are written by this process.
+It serves only ``GET /v1/blobs/{job_id}/{sha256}`` to the driver of that job. Only this process writes blobs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 CHUNK_BYTES = 256 << 10
 IDLE_SECONDS = 60.0
-"""A connection without a request for this long is closed."""
+"""A connection that is idle for this long is closed."""
 
 _PATH = re.compile(r"/v1/blobs/([0-9a-f]{32})/([0-9a-f]{64})")
 _STATUS: dict[type[SluiceError], int] = {
@@ -47,7 +47,7 @@ class BlobServer:
         )
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen; returns the address bound."""
+        """Listen, and return the bound address."""
         return await self._listener.start(host, port)
 
     async def close(self) -> None:

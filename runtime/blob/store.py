@@ -1,9 +1,9 @@
-"""Content-addressed files per job: ``<root>/<job_id>/<sha256>``, and content that several jobs have is on disk once.
+"""Content-addressed files per job: ``<root>/<job_id>/<sha256>``. Content that several jobs share is on disk once.
 
-A blob appears under its digest only when it is complete and verified; until then it is a temporary file
-that the writer removes on any failure. What a crash leaves behind is removed when the store is opened.
-``<root>/shared`` has a second name (a hard link) for each blob; who may read what is a matter of the jobs' directories
-alone.
+A blob appears under its digest only when it is complete and verified. Until then it is a temporary file that the writer
+removes on any failure. Files that a crash leaves are removed when the store is opened.
+
+``<root>/shared`` contains a second hard link for each blob. Only the jobs' directories determine who may read a blob.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sluice.runtime.blob.uploads import UploadStore
 from sluice.runtime.messages import BlobRef
 
 MAX_BLOBS_PER_JOB = 256
-"""Most different blobs of one job."""
+"""Maximum number of different blobs of one job."""
 
 _TEMPORARY_SUFFIX = ".part"
 SHARED = "shared"
@@ -32,7 +32,7 @@ UPLOADS = "uploads"
 
 
 class BlobWriter:
-    """One blob being written; a context manager that leaves nothing behind unless :meth:`commit` succeeded."""
+    """Writes one blob. As a context manager, it removes the temporary file unless :meth:`commit` succeeded."""
 
     def __init__(self, directory: Path, shared: Path, name: str, limit: int) -> None:
         self._directory = directory
@@ -71,7 +71,7 @@ class BlobWriter:
             raise BlobError(f"cannot store {self._name}: {error.strerror or error}") from error
 
     def commit(self, expected_sha256: str = "") -> BlobRef:
-        """Flush to disk and make the blob visible; with ``expected_sha256`` only if that is its digest."""
+        """Flush to disk and make the blob visible. Raises :class:`BlobCorrupt` if it is not ``expected_sha256``."""
         digest = self._hash.hexdigest()
         if expected_sha256 and digest != expected_sha256:
             raise BlobCorrupt(f"{self._name} has SHA-256 {digest}, expected {expected_sha256}")
@@ -85,17 +85,17 @@ class BlobWriter:
         return BlobRef(sha256=digest, name=self._name, size=self._size)
 
     def _appear(self, digest: str) -> None:
-        """Under its digest: as another name of what another job has, or as a file that later ones may share."""
+        """Make the blob visible under its digest: as a hard link to a shared blob, or as a file that jobs can share."""
         target, shared = self._directory / digest, self._shared / digest
         if not (_holds(shared, digest, self._size) and _linked(target, shared)):
             self._temporary.replace(target)
             shared.unlink(missing_ok=True)
-            with contextlib.suppress(FileExistsError, FileNotFoundError):  # another job's, or all others have ended
+            with contextlib.suppress(FileExistsError, FileNotFoundError):  # another job did, or all have ended
                 shared.hardlink_to(target)
 
 
 def _linked(target: Path, shared: Path) -> bool:
-    """Give ``shared`` another name; False when the last job that had it has just ended."""
+    """Hard-link ``shared`` as ``target``; False if the last job with this blob has just ended."""
     try:
         target.hardlink_to(shared)
     except FileExistsError:
@@ -106,7 +106,7 @@ def _linked(target: Path, shared: Path) -> bool:
 
 
 def _holds(path: Path, digest: str, size: int) -> bool:
-    """Whether the file is there and still what it was: damage is not handed on."""
+    """Whether the file exists and is undamaged, so that damage does not spread to other jobs."""
     try:
         with path.open("rb") as file:
             return path.stat().st_size == size and hashlib.file_digest(file, "sha256").hexdigest() == digest
@@ -115,7 +115,7 @@ def _holds(path: Path, digest: str, size: int) -> bool:
 
 
 class BlobStore:
-    """All blobs of all jobs below ``root``; ``max_blob_bytes`` bounds each blob and each job's sum."""
+    """All blobs of all jobs below ``root``. ``max_blob_bytes`` limits each blob and the total of each job."""
 
     def __init__(self, root: Path, max_blob_bytes: int) -> None:
         self._root = make_private_directory(root)
@@ -131,18 +131,19 @@ class BlobStore:
         return frozenset(path.name for path in self._root.iterdir() if JOB_ID.fullmatch(path.name))
 
     def writer(self, job_id: str, name: str) -> BlobWriter:
-        """Start writing a blob of ``job_id``; ``name`` is the file name it will travel under."""
+        """A writer for a new blob of ``job_id``; ``name`` is the file name in its reference."""
         check_file_name(name)
         directory, room = self._room(job_id)
         return BlobWriter(directory, self._shared, name, room)
 
     def adopt(self, job_id: str, upload_id: str, owner: str) -> BlobRef:
-        """Make a complete upload of ``owner`` a blob of ``job_id``, on disk once; the upload stays.
+        """Make a complete upload of ``owner`` a blob of ``job_id`` with a hard link. The upload stays.
+
 
         Raises:
-            UploadNotFound: there is none, or it is somebody else's.
-            UploadConflict: it is not complete.
-            BlobTooLarge: more content than one job may have.
+            UploadNotFound: the upload does not exist, or belongs to another user.
+            UploadConflict: the upload is not complete.
+            BlobTooLarge: the job would have more content than allowed.
         """
         ref, content = self.uploads.content(upload_id, owner)
         directory, room = self._room(job_id)
@@ -154,7 +155,7 @@ class BlobStore:
         return ref
 
     def _room(self, job_id: str) -> tuple[Path, int]:
-        """The folder of a job's blobs, and how many more bytes it may store."""
+        """The directory of a job's blobs, and how many more bytes the job may store."""
         directory = make_private_directory(self._root / check_job_id(job_id))
         present = [path.stat().st_size for path in directory.iterdir() if path.suffix != _TEMPORARY_SUFFIX]
         if len(present) >= MAX_BLOBS_PER_JOB:
@@ -170,15 +171,15 @@ class BlobStore:
         return path
 
     def remove_job(self, job_id: str) -> None:
-        """Remove all blobs of ``job_id``; none is no error."""
+        """Remove all blobs of ``job_id``. Idempotent."""
         shutil.rmtree(self._root / check_job_id(job_id), ignore_errors=True)
         self._forget_unshared()
 
     def _forget_unshared(self) -> None:
-        """Remove second names of what no job has any more."""
+        """Remove shared blobs that no job uses any longer."""
         for path in self._shared.iterdir() if self._shared.is_dir() else ():
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_nlink == 1:
                     path.unlink()
-        with contextlib.suppress(OSError):  # it is in use, or was never made
+        with contextlib.suppress(OSError):  # it is in use, or does not exist
             self._shared.rmdir()

@@ -1,10 +1,10 @@
-"""Uploads in pieces: one that broke goes on at the offset that the server confirms. Bounded; swept when abandoned.
+"""Resumable uploads: a broken upload continues at the offset that the server confirms. Abandoned uploads are removed.
 
-An upload is a directory ``<root>/<id>`` with ``upload.json`` (what was announced, and by whom) and ``content`` (what
-has come). Its offset is the length of ``content``, so whoever serves this directory next goes on where the last one
-ended. What has come counts only when all of it has the digest that was announced.
+An upload is a directory ``<root>/<id>`` with ``upload.json`` (the announcement and its owner) and ``content`` (the
+bytes received so far). Its offset is the length of ``content``, so the next process that serves this directory
+continues where the last one ended. The content is valid only when all of it has the announced digest.
 
-Only its owner gets at an upload; for others it is not there.
+Only its owner can access an upload; for others it does not exist.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _LOG = logging.getLogger(__name__)
 MAX_UPLOADS_PER_OWNER = 64
 MAX_UPLOADS = 1024
 KEPT_SECONDS = 24 * 3600.0
-"""An upload to which nothing came for so long is abandoned."""
+"""An upload that receives nothing for this long is abandoned."""
 SWEEP_SECONDS = 600.0
 SHARES = 8
-"""The uploads of all owners together have at most so many times what those of one may have."""
+"""The uploads of all owners together may have this many times the bytes of one owner's uploads."""
 _MAX_NOTE_BYTES = 4096
 _ID = re.compile(r"[0-9a-f]{32}")
 _NOTE = "upload.json"
@@ -53,7 +53,7 @@ _CONTENT = "content"
 
 
 class Upload(Message, frozen=True):
-    """A file that comes in pieces: ``offset`` bytes of ``size`` are there, with ``complete`` all, and rightly so."""
+    """A resumable upload: ``offset`` of ``size`` bytes are received. ``complete``: all are received and verified."""
 
     id: str
     name: str
@@ -73,7 +73,7 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Appending:
-    """Bytes that come for one upload, from its offset on; over when another request goes on with the same upload."""
+    """Appends bytes to one upload, from its offset on, until another request continues the same upload."""
 
     def __init__(self, file: int, offset: int, size: int, current: Callable[[], bool]) -> None:
         self._file = file
@@ -82,16 +82,17 @@ class Appending:
         self._current = current
 
     def write(self, chunk: bytes) -> None:
-        """Append ``chunk``; it is confirmed when this returns.
+        """Append ``chunk``. It is stored when this returns.
+
 
         Raises:
-            UploadConflict: another request has taken over.
-            BlobTooLarge: more than was announced; nothing of this chunk is kept.
+            UploadConflict: another request has taken over the upload.
+            BlobTooLarge: the chunk exceeds the announced size; nothing of it is stored.
         """
         if not self._current():
             raise UploadConflict("another request is writing to this upload", "get its offset first")
         if self._offset + len(chunk) > self._size:
-            raise BlobTooLarge(f"more than the {self._size} bytes that were announced")
+            raise BlobTooLarge(f"the upload has more than the announced {self._size} bytes")
         view = memoryview(chunk)
         try:
             while view:
@@ -102,7 +103,7 @@ class Appending:
 
 
 class UploadStore:
-    """All uploads below ``root``; the announced sizes of one owner's are bounded by ``max_bytes`` together."""
+    """All uploads below ``root``. ``max_bytes`` limits the sum of the announced sizes of one owner's uploads."""
 
     def __init__(self, root: Path, max_bytes: int, *, clock: Callable[[], float] = time.time) -> None:
         self._root = root
@@ -120,14 +121,15 @@ class UploadStore:
         *,
         check: Callable[[int], None] = lambda _: None,
     ) -> Upload:
-        """Announce an upload; ``check`` is told the bytes that the owner's would have with it, and may raise.
+        """Announce an upload. ``check`` gets the total bytes of the owner's uploads including this one, and may raise.
 
-        Threads take turns: what is looked at holds until the upload is there.
+        A lock makes check and creation atomic between threads.
+
 
         Raises:
-            InvalidBlobName: the name is not a plain file name, or the digest is none.
-            BlobTooLarge: there is no room for it.
-            TooManyUploads: the owner, or all together, have as many as there may be.
+            InvalidBlobName: the name is not a plain file name, or the digest is malformed.
+            BlobTooLarge: the owner's uploads would exceed the limit.
+            TooManyUploads: the owner, or all owners together, have reached the limit.
         """
         check_file_name(name)
         check_digest(sha256)
@@ -140,7 +142,7 @@ class UploadStore:
         every = list(self._notes())
         own = [note for _, note in every if note.owner == owner]
         if len(own) >= MAX_UPLOADS_PER_OWNER or len(every) >= MAX_UPLOADS:
-            raise TooManyUploads(f"{len(own)} uploads of {owner}", "remove or finish some, or wait a day")
+            raise TooManyUploads(f"{owner} has {len(own)} uploads already", "remove or finish some, or wait a day")
         if size < 0 or sum(note.size for note in own) + size > self._max_bytes:
             raise BlobTooLarge(
                 f"the uploads of {owner} would have {sum(note.size for note in own) + size} bytes",
@@ -166,11 +168,12 @@ class UploadStore:
 
     @contextlib.contextmanager
     def append(self, upload_id: str, owner: str, offset: int) -> Iterator[Appending]:
-        """Go on with an upload at ``offset``, which must be its own; an earlier request that still goes on is over.
+        """Continue an upload at ``offset``, which must be its current offset. Ends a request that still writes to it.
+
 
         Raises:
-            UploadNotFound: there is none, or it is somebody else's.
-            UploadConflict: it stands at another offset, or is complete.
+            UploadNotFound: the upload does not exist, or belongs to another user.
+            UploadConflict: the upload is at another offset, or is complete.
         """
         note = self._note(upload_id, owner)
         turn = self._turns[upload_id] = self._turns.get(upload_id, 0) + 1
@@ -187,10 +190,11 @@ class UploadStore:
             os.close(descriptor)
 
     def finish(self, upload_id: str, owner: str) -> Upload:
-        """Check an upload of which all has come; it is as it was while some is missing. Reads all of it.
+        """Verify an upload once all bytes are received; before that, return it unchanged. Reads the whole content.
+
 
         Raises:
-            BlobCorrupt: the content has another digest than was announced; the upload is removed.
+            BlobCorrupt: the content does not have the announced digest. The upload is removed.
         """
         note = self._note(upload_id, owner)
         path = self._root / upload_id / _CONTENT
@@ -207,10 +211,11 @@ class UploadStore:
         return self._view(upload_id, whole)
 
     def content(self, upload_id: str, owner: str) -> tuple[BlobRef, Path]:
-        """What a complete upload is, and where.
+        """The reference and the path of a complete upload.
+
 
         Raises:
-            UploadConflict: some of it is missing.
+            UploadConflict: the upload is not complete.
         """
         note = self._note(upload_id, owner)
         if not note.complete:
@@ -218,12 +223,12 @@ class UploadStore:
         return BlobRef(sha256=note.sha256, name=note.name, size=note.size), self._root / upload_id / _CONTENT
 
     def remove(self, upload_id: str, owner: str) -> None:
-        """Give up an upload; raises :class:`UploadNotFound`."""
+        """Remove an upload; raises :class:`UploadNotFound`."""
         self._note(upload_id, owner)
         self._remove(upload_id)
 
     def sweep(self) -> int:
-        """Remove what was abandoned; how many there were."""
+        """Remove abandoned uploads and return their number."""
         abandoned = [name for name in self._names() if self._touched(name) + KEPT_SECONDS <= self._clock()]
         for name in abandoned:
             self._remove(name)
@@ -249,14 +254,14 @@ class UploadStore:
         return sorted(path.name for path in self._root.iterdir() if _ID.fullmatch(path.name))
 
     def _read(self, upload_id: str) -> _Note | None:
-        """None for what is not there, or was cut off while it was made: that is swept in its time."""
+        """The note of an upload; None if it is missing or incomplete. The sweep removes incomplete uploads later."""
         try:
             return msgspec.json.decode(read_bounded(self._root / upload_id / _NOTE, _MAX_NOTE_BYTES), type=_Note)
         except (OSError, SluiceError, msgspec.DecodeError):
             return None
 
     def _touched(self, upload_id: str) -> float:
-        """When something came last."""
+        """When the upload last received something, in epoch seconds."""
         for path in (self._root / upload_id / _CONTENT, self._root / upload_id):
             with contextlib.suppress(OSError):
                 return path.stat().st_mtime
@@ -266,7 +271,7 @@ class UploadStore:
         try:
             offset = (self._root / upload_id / _CONTENT).stat().st_size
         except OSError as error:
-            raise UploadNotFound(f"upload {upload_id} has ended", "start a new one") from error
+            raise UploadNotFound(f"upload {upload_id} no longer exists", "start a new one") from error
         return Upload(
             id=upload_id,
             name=note.name,
@@ -284,14 +289,14 @@ class UploadStore:
 
 @asynccontextmanager
 async def sweeping(uploads: UploadStore) -> AsyncIterator[None]:
-    """Abandoned uploads are removed for as long as this lasts."""
+    """Remove abandoned uploads periodically within the context."""
 
     async def forever() -> None:
         while True:
             try:
                 await asyncio.to_thread(uploads.sweep)
             except (SluiceError, OSError) as error:
-                _LOG.warning("abandoned uploads cannot be removed now: %s", error)
+                _LOG.warning("cannot remove abandoned uploads now: %s", error)
             await asyncio.sleep(SWEEP_SECONDS)
 
     task = asyncio.create_task(forever(), name="sweeping uploads")

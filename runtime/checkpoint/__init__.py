@@ -1,4 +1,4 @@
-"""What a streaming job has committed, where its checkpoint is, and how it goes on from it."""
+"""Checkpoints and savepoints of streaming jobs: where they are, what is committed, and how a job resumes from them."""
 
 import lazy_loader
 

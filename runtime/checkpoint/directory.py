@@ -1,6 +1,6 @@
 """The directory of all jobs' checkpoints, as Spark writes them: ``<root>/<job-id>/<query name>/{metadata,commits,…}``.
 
-Spark reaches it by Hadoop's file systems, this module by fsspec; both are meant by the same URL. All methods block.
+Spark accesses it with Hadoop's file systems, this module with fsspec. Both use the same URL. All methods block.
 """
 
 from __future__ import annotations
@@ -30,42 +30,45 @@ MAX_QUERIES = 1_000
 _BATCH = re.compile(r"[0-9]{1,18}")
 _JOB_ID = re.compile(r"[0-9a-f]{32}")
 _FSSPEC_NAMES = {"s3a": "s3", "s3n": "s3"}
-"""What Hadoop calls otherwise than fsspec."""
+"""fsspec's scheme for each of Hadoop's schemes that differ."""
 
 
 class Folder:
-    """A directory behind a path or URL, with the few operations that are needed of it.
+    """A directory at a path or URL, with the operations that checkpoints and savepoints need.
+
 
     Raises:
-        StreamingMisconfigured: fsspec knows no such URL, its package is not installed, or it holds a password.
+        StreamingMisconfigured: fsspec does not support the URL, its package is missing, or the URL has a password.
     """
 
     def __init__(self, where: str) -> None:
         parts = urlsplit(where)
         if parts.password is not None:
-            raise StreamingMisconfigured("[streaming] holds a password", "give it to the store's own configuration")
-        self.url = where.rstrip("/") if parts.scheme else f"file://{Path(where).absolute()}"  # as it is, for Hadoop too
+            raise StreamingMisconfigured(
+                "a URL in [streaming] contains a password", "move it to the store's configuration"
+            )
+        self.url = where.rstrip("/") if parts.scheme else f"file://{Path(where).absolute()}"  # Hadoop's form
         scheme = urlsplit(self.url).scheme
         name = _FSSPEC_NAMES.get(scheme, scheme) + self.url.removeprefix(scheme)
         try:
             self.files, self.root = fsspec.core.url_to_fs(name)
         except (ValueError, ImportError) as error:
             raise StreamingMisconfigured(f"[streaming]: {error}", "install the package that fsspec names") from error
-        # On this machine jobs write into it as well: see sluice.core.files.untrusted_files.
+        # Jobs write to a local directory too: see sluice.core.files.untrusted_files.
         self._local = make_private_directory(Path(self.root)) if scheme == "file" else None
 
     def path(self, *names: str) -> str:
-        """The path of something in it, for ``files``."""
+        """The path of an entry, for ``files``."""
         return "/".join((self.root, *names))
 
     def names(self, *folder: str) -> list[str]:
-        """What is directly in ``folder``; nothing when it does not exist."""
+        """The names directly in ``folder``; empty if it does not exist."""
         with self.available():
             if self._local is not None:
                 try:
                     return list_untrusted(self._local, *_parts(folder))
                 except UnsafeFile:
-                    return []  # no directory
+                    return []  # not a directory
             self.files.invalidate_cache()
             try:
                 found = self.files.ls(self.path(*folder), detail=False)
@@ -74,7 +77,7 @@ class Folder:
         return sorted(str(each).rstrip("/").rsplit("/", 1)[-1] for each in found)
 
     def everything(self, *folder: str) -> list[str]:
-        """All files in ``folder`` and below, relative to it."""
+        """All files below ``folder``, recursively, relative to it."""
         root = self.path(*folder)
         with self.available():
             if self._local is not None:
@@ -84,7 +87,7 @@ class Folder:
         return sorted(str(each)[len(root) :].lstrip("/") for each in found)
 
     def remove(self, *names: str) -> None:
-        """Remove a file, or a folder with all in it; none is no error."""
+        """Remove a file, or a folder recursively. A missing one is no error."""
         if self._local is not None:
             remove_untrusted(self._local, *_parts(names))
             return
@@ -92,7 +95,7 @@ class Folder:
             self.files.rm(self.path(*names), recursive=True)
 
     def read(self, *names: str, limit: int) -> bytes:
-        """At most ``limit`` bytes of a file; raises ``FileNotFoundError``."""
+        """Read at most ``limit`` bytes of a file; raises ``FileNotFoundError``."""
         with self.available(), self._reading(names) as file:
             return file.read(limit)
 
@@ -109,7 +112,8 @@ class Folder:
             self.files.pipe_file(self.path(*names), data)
 
     def copy_to(self, target: Folder, destination: str, *names: str, limit: float = math.inf) -> int:
-        """Copy the file ``names`` to a path in ``target``; returns its bytes, more than ``limit`` if it stopped there.
+        """Copy the file ``names`` to a path in ``target``; return the copied bytes. Stops once they exceed ``limit``.
+
 
         Raises ``FileNotFoundError``.
         """
@@ -124,17 +128,17 @@ class Folder:
 
     @contextlib.contextmanager
     def available(self) -> Iterator[None]:
-        """Whatever the store says, but "there is no such file", becomes :class:`CheckpointsUnavailable`."""
+        """Turn every error of the store except ``FileNotFoundError`` into :class:`CheckpointsUnavailable`."""
         try:
             yield
         except FileNotFoundError:
             raise
-        except Exception as error:  # each store has errors of its own
+        except Exception as error:  # each store has its own error types
             raise CheckpointsUnavailable(f"{self.url} cannot be used: {error}", "see [streaming]") from error
 
 
 def _parts(names: Sequence[str]) -> list[str]:
-    """Each of ``names`` may be several, as in ``query/commits/7``."""
+    """Split names with several parts, such as ``query/commits/7``."""
     return [part for name in names for part in name.split("/")]
 
 
@@ -145,7 +149,7 @@ class CheckpointDirectory:
         self.folder = folder
 
     def location(self, job_id: str) -> str:
-        """What Spark is told: the URL below which the job's queries keep their checkpoints."""
+        """The URL for Spark, below which the job's queries keep their checkpoints."""
         return f"{self.folder.url}/{_checked(job_id)}"
 
     def committed(self, job_id: str) -> dict[str, int]:
@@ -162,7 +166,7 @@ class CheckpointDirectory:
         return [name for name in self.folder.names() if _JOB_ID.fullmatch(name)]
 
     def remove(self, job_id: str) -> None:
-        """The job goes on from nothing any more."""
+        """Remove the checkpoint of a job, so that it cannot resume."""
         self.folder.remove(_checked(job_id))
 
 

@@ -11,21 +11,21 @@ class CheckpointError(SluiceError):
 
 
 class StreamingMisconfigured(CheckpointError):
-    """The directories of checkpoints and savepoints cannot be used as they are set."""
+    """The configured directories of checkpoints and savepoints cannot be used."""
 
 
 @remotable
 class CheckpointsUnavailable(CheckpointError):
-    """The directory of checkpoints or savepoints does not answer."""
+    """The directory of checkpoints or savepoints is not available."""
 
 
 class CheckpointLost(CheckpointError):
-    """What was committed is not there any more."""
+    """A committed checkpoint is missing."""
 
 
 @remotable
 class NotStreaming(CheckpointError):
-    """The job has no streaming query, so there is nothing to go on from."""
+    """The job has no streaming query, so it has no checkpoint."""
 
 
 @remotable

@@ -1,7 +1,7 @@
-"""The completed checkpoints of a streaming job, counted from what its driver tells. Decisions only; no I/O.
+"""Counts the completed checkpoints of a streaming job from its driver's reports. Decisions only; no I/O.
 
-A checkpoint of a job is the set of the last committed batches of its queries. Each committed batch completes one, so
-its number rises by one for each, over all attempts of the job.
+A checkpoint of a job is the set of the last committed batches of its queries. Each committed batch completes a
+checkpoint, so the checkpoint number rises by one per batch, across all attempts of the job.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import msgspec
 from sluice.runtime.messages import Message, StreamingQuery, StreamingState
 
 HISTORY = 20
-"""Latest checkpoints that are shown."""
+"""Number of latest checkpoints that are shown."""
 
 
 class QueryCheckpoint(Message, frozen=True):
-    """The last committed batch of one query; ``name`` is the folder of its checkpoint in that of the job."""
+    """The last committed batch of one query. ``name`` is its folder in the job's checkpoint directory."""
 
     query_id: str
     name: str
@@ -34,7 +34,7 @@ class Checkpoint(Message, frozen=True):
 
 
 class CheckpointsView(Message, frozen=True):
-    """A job's checkpoints: their number, the one from which this attempt resumed, and the latest ones."""
+    """A job's checkpoints: their number, the one that this attempt resumed from, and the latest ones."""
 
     completed: int = 0
     restored: Checkpoint | None = None
@@ -43,7 +43,7 @@ class CheckpointsView(Message, frozen=True):
 
     @property
     def latest(self) -> Checkpoint | None:
-        """The last completed one; None when there is none yet."""
+        """The last completed checkpoint; None if there is none yet."""
         return self.history[-1] if self.history else self.restored
 
 
@@ -51,10 +51,11 @@ class CheckpointsView(Message, frozen=True):
 class CheckpointLedger:
     """The completed checkpoints of one job.
 
+
     Attributes:
-        attempt: the number of the attempt that tells.
-        restored: the last checkpoint of the attempts before.
-        problem: why the job must not go on; empty: it may.
+        attempt: the number of the reporting attempt.
+        restored: the last checkpoint of earlier attempts.
+        problem: why the job must not continue; empty if it may.
     """
 
     attempt: int
@@ -66,7 +67,7 @@ class CheckpointLedger:
 
     @property
     def view(self) -> CheckpointsView:
-        """What is shown."""
+        """The checkpoints for REST and the dashboard."""
         latest = self._history[-1] if self._history else self.restored
         return CheckpointsView(
             completed=latest.number if latest is not None else 0,
@@ -76,7 +77,7 @@ class CheckpointLedger:
         )
 
     def update(self, state: StreamingState, now: int) -> Checkpoint | None:
-        """What the driver tells of its queries; returns the checkpoint that was completed since, None when none was."""
+        """Apply a driver's report; return the checkpoint that was completed since the last one, or None."""
         self._queries = state.queries
         before = self.view.latest
         known = {each.name: each for each in before.queries} if before is not None else {}
@@ -103,7 +104,7 @@ class CheckpointLedger:
         return checkpoint
 
     def unnamed(self) -> list[str]:
-        """Ids of queries without a name, each once: no later attempt can find their checkpoints."""
+        """Ids of queries without a name, each returned once. No later attempt can find their checkpoints."""
         new = [each.id for each in self._queries if not each.name and each.id not in self._unnamed]
         self._unnamed.update(new)
         return new
@@ -116,7 +117,7 @@ class CheckpointLedger:
 
 
 def missing_batches(checkpoint: Checkpoint, committed: dict[str, int]) -> str:
-    """Why a job cannot go on from ``checkpoint``: what is ``committed`` (query name: batch) must not be behind it."""
+    """Why a job cannot resume from ``checkpoint``; empty if it can. ``committed`` maps query names to last batches."""
     for each in checkpoint.queries:
         found = committed.get(each.name, -1)
         if found < each.batch:
@@ -133,5 +134,5 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(data: bytes) -> Checkpoint:
-    """What :func:`encode` made; raises ``msgspec.DecodeError``."""
+    """Decode the result of :func:`encode`; raises ``msgspec.DecodeError``."""
     return msgspec.json.decode(data, type=Checkpoint)

@@ -1,7 +1,7 @@
-"""Savepoints: consistent copies of a streaming job's checkpoint that outlive the job, until somebody disposes of them.
+"""Savepoints: consistent copies of a streaming job's checkpoint that outlive the job until a user disposes of them.
 
-``<root>/<savepoint-id>/data/…`` is the copy, ``<root>/<savepoint-id>/savepoint.json`` says what it is and is written
-last: a directory without it is no savepoint. All methods block.
+``<root>/<savepoint-id>/data/…`` is the copy. ``<root>/<savepoint-id>/savepoint.json`` describes it and is written last:
+a directory without it is not a savepoint. All methods block.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MAX_SAVEPOINTS = 10_000
 DESCRIPTION = "savepoint.json"
 DATA = "data"
 RESTORED = "_restored"
-"""In a job's checkpoint directory: it was filled from a savepoint, wholly."""
+"""Marker file in a job's checkpoint directory: the directory was restored completely from a savepoint."""
 
 _ID = re.compile(r"savepoint-[0-9a-f]{6}-[0-9a-f]{16}")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class Savepoint(Message, frozen=True):
-    """A complete savepoint; ``path`` is where it is, times are epoch milliseconds."""
+    """A complete savepoint. ``path`` is its location; times are epoch milliseconds."""
 
     id: str
     path: str
@@ -47,12 +47,12 @@ class Savepoint(Message, frozen=True):
 
 
 def new_savepoint_id(job_id: str) -> str:
-    """A name that was never used; as Flink's, it begins with that of the job."""
+    """A new unique id. Like Flink's, it starts with the beginning of the job id."""
     return f"savepoint-{job_id[:6]}-{secrets.token_hex(8)}"
 
 
 def savepoint_id_of(text: str) -> str:
-    """The savepoint that ``text``, an id or a path that ends with one, names; raises :class:`SavepointNotFound`."""
+    """The savepoint id in ``text``, which is an id or a path that ends with one; raises :class:`SavepointNotFound`."""
     name = text.rstrip("/").rsplit("/", 1)[-1]
     if not _ID.fullmatch(name):
         raise SavepointNotFound(f"{text[:200]!r} names no savepoint", "see sluice savepoints list")
@@ -60,10 +60,10 @@ def savepoint_id_of(text: str) -> str:
 
 
 def files_to_copy(files: Iterable[str], committed: Mapping[str, int]) -> list[str]:
-    """Which files of a checkpoint directory make a savepoint of the ``committed`` batches (query name: batch).
+    """The files of a checkpoint directory that make a savepoint of the ``committed`` batches (query name: batch).
 
-    Commits after those are left out, and offsets after the batch that follows: what was planned for that one may have
-    been written already, so it has to be the same again. What is being written at the moment is left out too.
+    Leaves out later commits, offsets after the next batch, and temporary files. The offsets of the next batch are kept:
+    its output may have been written already, so the batch must have the same input again.
     """
     chosen = []
     for file in files:
@@ -81,9 +81,11 @@ def files_to_copy(files: Iterable[str], committed: Mapping[str, int]) -> list[st
 class Savepoints:
     """The savepoints in one directory. All methods block.
 
+
     Args:
-        checkpoints: where they are copied from.
-        max_bytes: the largest savepoint that is taken.
+        folder: the directory of the savepoints.
+        checkpoints: the checkpoints that are copied.
+        max_bytes: maximum size of a savepoint.
     """
 
     def __init__(
@@ -97,14 +99,16 @@ class Savepoints:
         self._max_bytes = max_bytes
 
     def take(self, savepoint_id: str, savepoint: Savepoint) -> Savepoint:
-        """Copy the checkpoint of ``savepoint.job_id``; returns its full description.
+        """Copy the checkpoint of ``savepoint.job_id``; return the complete description.
+
 
         Raises:
-            SavepointFailed: there is no checkpoint, it is too large, or it changed too much while it was copied.
-            CheckpointsUnavailable: one of the directories does not answer.
+            SavepointFailed: there is no checkpoint, it is too large, or it changed while it was copied.
+            CheckpointsUnavailable: one of the directories is not available.
         """
         job_id = savepoint.job_id
-        committed = self._checkpoints.committed(job_id)  # first: whatever it needs is there when the rest is listed
+        # Read before the listing below, which then contains all files of these batches.
+        committed = self._checkpoints.committed(job_id)
         missing = [each.name for each in savepoint.checkpoint.queries if each.name not in committed]
         if missing or not committed:
             raise SavepointFailed(f"job {job_id} has no committed batch of {', '.join(missing) or 'any query'}")
@@ -115,7 +119,7 @@ class Savepoints:
                 left = self._max_bytes - size
                 size += source.copy_to(self._folder, self._data(savepoint_id, file), job_id, file, limit=left)
             except FileNotFoundError:
-                continue  # Spark has cleaned it up meanwhile: it is of a batch long ago
+                continue  # Spark has removed it meanwhile: it belongs to an old batch
             if size > self._max_bytes:
                 self._folder.remove(savepoint_id)
                 raise SavepointFailed(
@@ -143,18 +147,19 @@ class Savepoints:
         return complete
 
     def restore(self, savepoint_id: str, job_id: str) -> Checkpoint:
-        """Fill the checkpoint directory of ``job_id``, unless that was done; returns from which checkpoint it goes on.
+        """Copy a savepoint to the checkpoint directory of ``job_id``, once; return the checkpoint to resume from.
+
 
         Raises:
-            SavepointNotFound: there is no such savepoint (any more).
-            CheckpointsUnavailable: one of the directories does not answer.
+            SavepointNotFound: the savepoint does not exist, or no longer exists.
+            CheckpointsUnavailable: one of the directories is not available.
         """
         target = self._checkpoints.folder
         if RESTORED in target.names(job_id):
             data = target.read(job_id, RESTORED, limit=MAX_DESCRIPTION_BYTES)
             return msgspec.json.decode(data, type=Checkpoint)
         savepoint = self.get(savepoint_id)
-        self._checkpoints.remove(job_id)  # what an attempt that was interrupted has copied
+        self._checkpoints.remove(job_id)  # the partial copy of an interrupted attempt
         for file in self._folder.everything(savepoint_id, DATA):
             try:
                 self._folder.copy_to(target, target.path(job_id, file), savepoint_id, DATA, file)
@@ -164,7 +169,7 @@ class Savepoints:
         return savepoint.checkpoint
 
     def get(self, savepoint_id: str) -> Savepoint:
-        """What a savepoint is; raises :class:`SavepointNotFound`."""
+        """The description of a savepoint; raises :class:`SavepointNotFound`."""
         name = savepoint_id_of(savepoint_id)
         try:
             data = self._folder.read(name, DESCRIPTION, limit=MAX_DESCRIPTION_BYTES)
@@ -182,11 +187,11 @@ class Savepoints:
                 try:
                     found.append(self.get(name))
                 except (SavepointNotFound, CheckpointsUnavailable):
-                    continue  # being made, being disposed of, or damaged
+                    continue  # incomplete, being disposed of, or damaged
         return tuple(sorted(found, key=lambda each: (each.created_at, each.id), reverse=True))
 
     def dispose(self, savepoint_id: str) -> None:
-        """Remove it: first what makes it one."""
+        """Remove a savepoint, its description first, so that a partly removed one is not a savepoint."""
         name = self.get(savepoint_id).id
         self._folder.remove(name, DESCRIPTION)
         self._folder.remove(name)
@@ -204,7 +209,7 @@ class CheckpointPlaces:
 
     @classmethod
     def of(cls, config: StreamingConfig, home: Path) -> CheckpointPlaces:
-        """The configured directories, by default in ``home``; raises ``StreamingMisconfigured``."""
+        """The configured directories, or the defaults in ``home``; raises ``StreamingMisconfigured``."""
         checkpoints = CheckpointDirectory(Folder(config.checkpoints or str(home / "checkpoints")))
         savepoints = Folder(config.savepoints or str(home / "savepoints"))
         return cls(checkpoints, Savepoints(savepoints, checkpoints, config.max_savepoint_mb << 20))

@@ -1,4 +1,4 @@
-"""The unauthenticated REST endpoint; only the gateway reaches it."""
+"""The REST API of a JobManager, behind the gateway: resources, protocol, and requests to the auth service."""
 
 import lazy_loader
 

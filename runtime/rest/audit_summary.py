@@ -1,4 +1,4 @@
-"""The summary of the last ``sluice audit`` of this home: written by the command, shown by the dashboard."""
+"""The summary of the last ``sluice audit`` of this home. The command writes it; the dashboard shows it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_SUMMARY_BYTES = 1 << 20
 
 
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
-    """A listener and what it negotiated with a client that offered everything good; empty: no handshake was had."""
+    """A listener, and what it negotiated with a client that offers all strong options. Empty without a handshake."""
 
     name: str
     channel: str = ""
@@ -25,7 +25,7 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The audit; ``at`` in seconds since the epoch, ``findings`` by severity without those that were accepted."""
+    """Summary of an audit. ``at`` is in epoch seconds; ``findings`` counts by severity, without accepted findings."""
 
     at: float
     checks: int
@@ -38,19 +38,19 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.findings.values())
 
     def of(self, channel: str, identities: Sequence[str]) -> Examined | None:
-        """The listener of one of ``identities`` on ``channel``; any of the channel when none says whose it is."""
+        """The listener of one of ``identities`` on ``channel``; any listener of the channel if none of them matches."""
         there = [each for each in self.listeners if each.channel == channel and each.version]
         mine = [each for each in there if each.process and any(each.process in identity for identity in identities)]
         return next(iter(mine or there), None)
 
 
 def summary_file(home: Home) -> Path:
-    """The file that has the summary."""
+    """The file of the summary."""
     return home.root / "audit" / "last.json"
 
 
 def read_summary(home: Home) -> AuditSummary | None:
-    """The last summary; None if there is none, or it cannot be read: nothing depends on it."""
+    """The last summary; None if it is missing or unreadable, since nothing depends on it."""
     try:
         return msgspec.json.decode(read_bounded(summary_file(home), MAX_SUMMARY_BYTES), type=AuditSummary)
     except (StoreError, msgspec.MsgspecError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""What REST's handlers use: the endpoints of this process and what they share."""
+"""The context of REST handlers: the endpoints of this process and shared objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sluice.runtime.shuffle.control_plane import ShuffleManagerLink
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """What the overview says besides numbers."""
+    """The facts in the overview that are not numbers."""
 
     sluice_version: str
     spark_version: str
@@ -29,7 +29,7 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """The term of this leader; ``since`` is in epoch milliseconds."""
+    """The leader's term. ``since`` is in epoch milliseconds."""
 
     name: str
     epoch: int
@@ -37,17 +37,17 @@ class Term:
 
 
 async def unknown_standbys() -> tuple[str, ...] | None:
-    """The standbys of an election that does not report them."""
+    """None: the standbys of an election that does not report them."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A leading JobManager, as handlers see it.
+    """The leading JobManager, for handlers.
 
-    ``default_executors`` is of jobs that do not say; ``egress`` knows of connections to the outside; ``receipts`` is
-    None where nobody would record them, ``shuffle``
-    None where shuffles do not go through the service; ``trust`` tells what it trusts, ``standbys`` who would take over.
+    ``default_executors`` is the number of executors of jobs that do not set it. ``egress`` knows the jobs' connections
+    to the outside. ``receipts`` is None if no gateway records receipts, ``shuffle`` is None without the shuffle
+    service. ``trust`` returns the trusted authorities, ``standbys`` the JobManagers that would take over.
     """
 
     dispatcher: DispatcherGateway

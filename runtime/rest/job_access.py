@@ -1,4 +1,4 @@
-"""Which job a request means, and whether the caller may see or change it."""
+"""Finds the job of a request, and decides whether the caller may see or change it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.protocol import Call, NotYours, may_act_on
 
 JOB_ERRORS = (NotYours, JobNotFound)
-"""What a route about one job raises."""
+"""The errors of every route about one job."""
 
 _JOB_ID = re.compile("[!-~]{32}")
 
 
 def job_id_of(call: Call[Any]) -> str:
-    """The job id in the path; raises :class:`JobNotFound` for one that is malformed."""
+    """The job id in the path; raises :class:`JobNotFound` if it is malformed."""
     job_id = call.path["job_id"]
     if not _JOB_ID.fullmatch(job_id):
         raise JobNotFound(f"there is no job {job_id[:64]!r}")
@@ -24,24 +24,24 @@ def job_id_of(call: Call[Any]) -> str:
 
 
 async def visible_jobs(cluster: Cluster, call: Call[Any]) -> tuple[JobSummary, ...]:
-    """All jobs that the caller may see, the latest first."""
+    """All jobs that the caller may see, latest first."""
     return tuple(job for job in await cluster.dispatcher.jobs() if may_act_on(call.request, job.owner))
 
 
 async def visible_job_ids(cluster: Cluster, call: Call[Any]) -> frozenset[str] | None:
-    """The ids of the jobs that the caller may see, for :mod:`sluice.runtime.rest.job_visibility`; None: all."""
+    """The ids of the jobs that the caller may see, for :mod:`sluice.runtime.rest.job_visibility`; None means all."""
     if call.who.any_owner:
         return None
     return frozenset(job.id for job in await visible_jobs(cluster, call))
 
 
 async def require_visible(cluster: Cluster, call: Call[Any]) -> str:
-    """The id of the job in the path, which the caller may see; raises :data:`JOB_ERRORS`."""
+    """The id of the job in the path if the caller may see the job; else raises :data:`JOB_ERRORS`."""
     return await _require(cluster, call, "its owner may see it")
 
 
 async def require_owner(cluster: Cluster, call: Call[Any]) -> str:
-    """The id of the job in the path, which the caller may change; raises :data:`JOB_ERRORS`."""
+    """The id of the job in the path if the caller may change the job; else raises :data:`JOB_ERRORS`."""
     return await _require(cluster, call, "its owner or an admin may")
 
 

@@ -1,6 +1,6 @@
-"""Remove from lists of the whole cluster what belongs to jobs that the caller may not see. Decisions only.
+"""Removes entries of jobs that the caller may not see from cluster-wide lists. Decisions only; no I/O.
 
-``seen`` are the ids of the jobs that the caller may see; None: all jobs, past ones included.
+``seen`` contains the ids of the jobs that the caller may see; None means all jobs, including past ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OF_JOB = re.compile(r"spiffe://[^/]+/job/([^/]+)/")
 def visible_taskmanagers(
     taskmanagers: Iterable[TaskManagerView], seen: AbstractSet[str] | None
 ) -> tuple[TaskManagerView, ...]:
-    """All TaskManagers; what is held by jobs that are not ``seen`` is shown as held, without the job's id."""
+    """All TaskManagers. Slots of jobs that are not ``seen`` are shown as held, without the job's id."""
     if seen is None:
         return tuple(taskmanagers)
     return tuple(
@@ -37,7 +37,7 @@ def visible_taskmanagers(
 def visible_connections(
     connections: Iterable[ConnectionEvidence], seen: AbstractSet[str] | None
 ) -> tuple[ConnectionEvidence, ...]:
-    """The connections between the cluster's own processes, and those of jobs that are ``seen``."""
+    """The connections between the cluster's own processes, and those of ``seen`` jobs."""
     if seen is None:
         return tuple(connections)
     return tuple(each for each in connections if _jobs_of(each) <= seen)
@@ -50,7 +50,7 @@ def _jobs_of(connection: ConnectionEvidence) -> set[str]:
 def visible_queues(
     queues: Iterable[QueueView], seen: AbstractSet[str] | None, usable: AbstractSet[str]
 ) -> tuple[QueueView, ...]:
-    """The ``usable`` queues, and those with a job that is ``seen``; of their jobs only those."""
+    """The ``usable`` queues and those with a ``seen`` job, reduced to the ``seen`` jobs."""
     if seen is None:
         return tuple(queues)
     own = (msgspec.structs.replace(each, jobs=tuple(job for job in each.jobs if job.id in seen)) for each in queues)

@@ -1,4 +1,4 @@
-"""The description of REST in OpenAPI 3.1, from its routes and the types of their handlers. No I/O."""
+"""Generates the OpenAPI 3.1 description of REST from its routes and the types of their handlers. No I/O."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from sluice.runtime.rest.resources import UI_SEGMENTS
 
 REFERENCE = "#/components/schemas/{name}"
 PARAMETERS: Mapping[str, str] = {
-    "job_id": "id of a job, from the answer to its submission",
+    "job_id": "id of a job, from the response to its submission",
     "taskmanager_id": "name of a TaskManager, as in its certificate",
     "queue": "name of a queue",
     "savepoint_id": "id of a savepoint",
     "secret": "name of a secret",
-    "upload_id": "id of an upload, from the answer to its announcement",
+    "upload_id": "id of an upload, from the response to its announcement",
     "batch_id": "number of a batch",
-    **dict.fromkeys(UI_SEGMENTS, "a part of the path in Spark's UI"),
+    **dict.fromkeys(UI_SEGMENTS, "a segment of a path in the Spark UI"),
     "worker": "name of a ShuffleWorker",
 }
-"""The meaning of each named segment of a path."""
+"""The description of each named path segment."""
 MAX_SEGMENT_CHARACTERS = 128
 
 _FILES = (bytes, list[bytes])
@@ -47,7 +47,7 @@ _PARAMETER = re.compile(r"\{([a-z_]+)\}")
 
 
 def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
-    """The description of ``routes`` as they are in ``version``."""
+    """The OpenAPI document for ``routes`` of Sluice ``version``."""
     listed = tuple(routes)
     schemas = _Schemas(listed)
     paths: dict[str, dict[str, Any]] = {}
@@ -58,7 +58,7 @@ def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
         "info": {
             "title": "Sluice REST",
             "version": version,
-            "description": "Reached through the gateway alone. Times are milliseconds since the epoch, UTC.",
+            "description": "Available only through the gateway. Times are milliseconds since the epoch, UTC.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -72,7 +72,7 @@ def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
                     "type": "apiKey",
                     "in": "cookie",
                     "name": "__Host-sluice-pass",
-                    "description": "What changes something needs the header x-sluice-csrf too.",
+                    "description": "Requests that change something also need the header x-sluice-csrf.",
                 },
             },
         },
@@ -80,7 +80,7 @@ def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
 
 
 class _Schemas:
-    """The schemas of all types that the routes name, each once."""
+    """The schemas of all types that the routes use, each once."""
 
     def __init__(self, routes: tuple[Route, ...]) -> None:
         types: list[Annotation] = [Problem]
@@ -93,13 +93,13 @@ class _Schemas:
         self._of = {repr(each): schema for each, schema in zip(unique, schemas, strict=True)}
 
     def of(self, kind: Annotation) -> dict[str, Any]:
-        """The schema of one of them."""
+        """The schema of one type."""
         schemas = [self._of[repr(each)] for each in _members(kind)]
         return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
 def _members(kind: Annotation) -> tuple[Annotation, ...]:
-    """The types of a union; msgspec describes no union of structs."""
+    """The members of a union; msgspec cannot describe a union of structs."""
     if kind is None:
         return ()
     return get_args(kind) if isinstance(kind, UnionType) else (kind,)
@@ -138,7 +138,7 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
 
 
 def _query_parameters(query: type[Query]) -> list[dict[str, Any]]:
-    """One for each field; ``description`` of its metadata describes it."""
+    """One parameter per field; its description is ``description`` in the field's metadata."""
     _, components = msgspec.json.schema_components([query], ref_template=REFERENCE)
     schema = components[query.__name__]
     parameters = []
@@ -165,7 +165,7 @@ def _answers(route: Route, schemas: _Schemas) -> dict[str, Any]:
 
 
 def _problems(route: Route, schemas: _Schemas) -> dict[str, Any]:
-    """The types of problems that the route may answer, by status."""
+    """The types of problems that the route may return, by status."""
     by_status: dict[int, list[type[SluiceError]]] = {}
     for error in (*route.errors, *EVERYWHERE):
         by_status.setdefault(status_of(error), []).append(error)

@@ -1,4 +1,4 @@
-"""Makes a handler's arguments from a request, and a response from its result, both validated against the route."""
+"""Converts a request to a handler's arguments, and its result to a response; the route's types validate both."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.protocol import JSON, Annotation, BadRequest, Call, Query, Reply, Route
 
 MAX_BODY_BYTES = 1 << 20
-"""Largest body in JSON."""
+"""Maximum size of a JSON body."""
 BODY_SECONDS = 30.0
-"""How long a body in JSON may take."""
+"""How long the transfer of a JSON body may take."""
 
 REQUESTS = Histogram(
-    "sluice_rest_request_seconds", "How long requests took, by operation.", ["operation"], registry=REGISTRY
+    "sluice_rest_request_seconds", "Duration of requests, by operation.", ["operation"], registry=REGISTRY
 )
 
 RestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -29,7 +29,7 @@ _QueryT = TypeVar("_QueryT", bound=Query)
 
 
 def handler_of(route: Route, cluster: Cluster) -> RestHandler:
-    """The function that answers requests on ``route`` for ``cluster``."""
+    """A function that handles requests for ``route`` on ``cluster``."""
     query_type, body_type = route.query, route.body
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -57,7 +57,7 @@ def handler_of(route: Route, cluster: Cluster) -> RestHandler:
 
 
 def read_query(request: web.Request, wanted: type[_QueryT]) -> _QueryT:
-    """The query as ``wanted`` declares it; raises :class:`BadRequest`."""
+    """The query parameters as a ``wanted``; raises :class:`BadRequest`."""
     given = request.query
     if len(given) != len(set(given)):
         raise BadRequest("a query parameter is given twice")
@@ -68,7 +68,7 @@ def read_query(request: web.Request, wanted: type[_QueryT]) -> _QueryT:
 
 
 async def read_body(request: web.Request, wanted: Annotation) -> object:
-    """The body as ``wanted`` declares it; raises :class:`BadRequest`."""
+    """The JSON body as a ``wanted``; raises :class:`BadRequest`."""
     if request.content_type != JSON:
         raise BadRequest(f"the body is {request.content_type[:80]}, not {JSON}")
     try:
@@ -78,7 +78,7 @@ async def read_body(request: web.Request, wanted: Annotation) -> object:
     except BodyTooLarge as error:
         raise BadRequest(f"the body is larger than {MAX_BODY_BYTES} bytes") from error
     except TimeoutError as error:
-        raise BadRequest(f"the body did not come within {BODY_SECONDS:g} s") from error
+        raise BadRequest(f"the body did not arrive within {BODY_SECONDS:g} s") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is not as expected: {error}") from error
 

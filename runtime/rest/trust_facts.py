@@ -1,4 +1,4 @@
-"""The authorities that this JobManager trusts, and the phase of a rotation. Decisions only."""
+"""The certificate authorities that this JobManager trusts, and the phase of a CA rotation. Decisions only; no I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """An authority that is trusted."""
+    """A trusted certificate authority."""
 
     key: str
     name: str
@@ -35,15 +35,17 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class TrustFacts:
-    """What a JobManager can say of trust by itself.
+    """What a JobManager itself knows about trust.
+
 
     Attributes:
+        identity: its SPIFFE id.
         own: its own certificate.
-        anchors: the authorities it trusts, the newest first.
-        phase: of a rotation: ``A``, ``A+B``, ``B+A``.
+        anchors: the authorities that it trusts, newest first.
+        phase: the phase of a rotation: ``A``, ``A+B``, ``B+A``.
         meaning: the phase in a sentence.
-        audit: what the last audit of this home found.
-        superseded: identities that two have, in sentences: an older certificate was shown for renewal.
+        audit: the summary of the last audit of this home.
+        superseded: sentences about identities that two processes use: a superseded certificate asked for renewal.
     """
 
     identity: str
@@ -55,13 +57,13 @@ class TrustFacts:
     superseded: tuple[str, ...] = ()
 
     def anchor(self, key: str) -> Anchor | None:
-        """The authority with this key identifier."""
+        """The authority with this key identifier, or None."""
         return next((each for each in self.anchors if each.key == key), None)
 
 
 def unknown_trust() -> TrustFacts:
-    """Facts of a JobManager that knows nothing about trust."""
-    return TrustFacts("", None, (), "?", "This process does not say.")
+    """The facts of a JobManager that does not report trust."""
+    return TrustFacts("", None, (), "?", "This process does not report its authorities.")
 
 
 def trust_facts(
@@ -71,7 +73,7 @@ def trust_facts(
     audit: AuditSummary | None = None,
     superseded: Sequence[str] = (),
 ) -> TrustFacts:
-    """The facts, from what a process has loaded."""
+    """The facts about the certificates that a process has loaded."""
     newest_first = sorted(anchors, key=lambda each: each.not_valid_before_utc, reverse=True)
     signer = issuer_id(leaf)
     phase = Phase.STEADY
@@ -94,7 +96,7 @@ def trust_facts(
 
 
 def anchor_tone(anchor: Anchor, now: float) -> Tone:
-    """Authorities are replaced by people, who want to know earlier: a tenth of its life is left."""
+    """The tone of an authority; it warns when a tenth of its lifetime is left, because people have to replace it."""
     left, life = anchor.not_after - now, anchor.not_after - anchor.not_before
     if left <= 0:
         return "bad"

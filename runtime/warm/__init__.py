@@ -1,4 +1,4 @@
-"""A pool of processes that wait for jobs: how many wait, when they are started, and when they go."""
+"""The pool of warm processes that wait for jobs: how many there are, and when they are started and ended."""
 
 import lazy_loader
 

@@ -10,11 +10,11 @@ MAX_JVMS = 64
 
 
 class WarmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """JVMs that are started before a job needs them."""
+    """The pool of JVMs that are started before a job needs them."""
 
     jvms: Literal["auto"] | Annotated[int, msgspec.Meta(ge=0, le=MAX_JVMS)] = 0
-    """JVMs that may wait on each TaskManager: of the sizes, and as many, as jobs have asked for in the last half hour;
-    ``"auto"``: at most 8; 0: none. Each takes one job, and needs some 450 MiB while it waits."""
+    """Maximum number of warm JVMs per TaskManager. The number and sizes follow the jobs of the last half hour.
+    ``"auto"``: at most 8; 0: none. Each JVM runs one job, and needs about 450 MiB while it waits."""
     fill: Literal["idle", "always"] = "idle"
-    """When others take their places: with processor time that nobody else wants, or at once and at the cost of what
-    runs: where jobs are to start soon on a machine that is always busy."""
+    """When used JVMs are replaced. ``"idle"``: only with idle CPU time. ``"always"``: at once, at the cost of running
+    jobs; for machines that are always busy but must start jobs quickly."""

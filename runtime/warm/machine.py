@@ -1,4 +1,4 @@
-"""What is left of this machine: idle processors and free memory."""
+"""Measures the idle CPU time and free memory of this machine."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What nobody uses."""
+    """The unused resources of the machine."""
 
     idle: float
-    """Part of the processors' time since the last look, from 0 to 1."""
+    """Share of idle CPU time since the last measurement, from 0 to 1."""
     free_mb: int
-    """Memory that can be had without swapping."""
+    """Memory that is available without swapping, in MiB."""
     total_mb: int
 
 
 class Machine:
-    """Looks at this machine."""
+    """Measures this machine."""
 
     def look(self) -> Resources:
-        """What was idle since the last look, and is free now."""
+        """The CPU time that was idle since the last call, and the memory that is free now."""
         times = psutil.cpu_times_percent(interval=None)
         memory = psutil.virtual_memory()
         idle = min(1.0, (times.idle + times.iowait) / 100)

@@ -1,4 +1,4 @@
-"""The pool: starts processes that wait when the machine has nothing else to do, and ends them when it needs memory."""
+"""The pool of warm processes: starts them when the machine is idle, and ends them when memory is short."""
 
 from __future__ import annotations
 
@@ -20,46 +20,47 @@ _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 QUIET_SECONDS = 5.0
-"""After somebody has asked: a job starts, and is not to be disturbed."""
+"""Pause after a request: a job is starting and must not be disturbed."""
 IDLE_SHARE = 0.25
-"""Of the processors' time: a process is started only when so much is idle."""
+"""Share of CPU time that must be idle before a process is started."""
 IDLE_SHARE_IN_BACKGROUND = 0.10
-"""The same where a process gets only the time that nobody else wants: with less it takes too long."""
+"""The same for a process at idle priority; with less idle time its start takes too long."""
 RESERVE = 0.25
-"""Of the machine's memory: what stays free when another process is started."""
+"""Share of the machine's memory that must stay free when another process is started."""
 PRESSURE = 0.10
-"""Of the machine's memory: with less of it free, what waits goes, one after the other."""
+"""If a smaller share of the machine's memory is free, warm processes are ended one by one."""
 START_SECONDS = 180.0
-"""How long a process may take until it waits; in the background it may have to wait itself."""
+"""How long a process may take to become ready; at idle priority the start may be slow."""
 OVERHEAD_MB = 400
-"""What a waiting process needs besides its heap, at most."""
+"""Maximum memory that a warm process needs besides its heap, in MiB."""
 STARVED_SECONDS = 600.0
-"""When none could be started for so long, the log says why."""
-REMEDY = "jobs start without meanwhile; [warm] jvms = 0 turns the pool off"
+"""If no process could be started for this long, the log says why."""
+REMEDY = "meanwhile jobs start without a warm JVM; [warm] jvms = 0 turns the pool off"
 STARVED_REMEDY = (
-    'jobs start without meanwhile; [warm] fill = "always" takes the time from jobs, jvms = 0 turns the pool off'
+    'meanwhile jobs start without a warm JVM; [warm] fill = "always" fills the pool at the cost of running jobs, '
+    "jvms = 0 turns it off"
 )
 
 
 class Waiting(Protocol):
-    """A process that waits, or is on its way there."""
+    """A warm process, or one that is starting."""
 
     @property
     def size(self) -> WarmSize:
-        """What it can become."""
+        """The kind and size of the process it can become."""
 
     @property
     def usable(self) -> bool:
-        """Whether it waits, and nothing has changed that it was started with."""
+        """Whether it waits, and the software it was started with has not changed."""
 
     async def start(self) -> None:
-        """Start it; returns when it waits."""
+        """Start it and return when it waits."""
 
     async def close(self) -> None:
-        """End it, and remove what it has left."""
+        """End it and remove its files."""
 
     def used_seconds(self) -> float:
-        """Processor time that it has used."""
+        """CPU time that it has used."""
 
 
 W = TypeVar("W", bound=Waiting)
@@ -67,29 +68,29 @@ W = TypeVar("W", bound=Waiting)
 
 @dataclass(slots=True)
 class PoolFigures:
-    """What has happened so far; counters by kind."""
+    """The counters of the pool, by kind."""
 
     hits: Counter[str] = field(default_factory=Counter)
     misses: Counter[str] = field(default_factory=Counter)
     started: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
-    """Ended without a job."""
+    """Processes that ended without a job."""
     in_vain: Counter[str] = field(default_factory=Counter)
-    """Could not be used when their job had come, which then started without."""
+    """Processes that could not be used for their job, which then started without a warm process."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Of processors, until they waited."""
+    """CPU time of processes until they were ready."""
 
     def samples(self, waiting: Mapping[WarmSize, int]) -> Iterator[Sample]:
-        """All of it, and how many wait now, as metrics."""
+        """The counters and the number of waiting processes, as metrics."""
         for kind in WarmKind:
             number = sum(count for size, count in waiting.items() if size.kind is kind)
-            yield Sample("sluice_warm_jvms", "gauge", "JVMs that wait for a job.", number, {"kind": kind})
+            yield Sample("sluice_warm_jvms", "gauge", "Warm JVMs that wait for a job.", number, {"kind": kind})
             for result, found in (("hit", self.hits), ("miss", self.misses), ("in_vain", self.in_vain)):
                 yield Sample(
                     "sluice_warm_takes_total",
                     "counter",
-                    "Drivers and executors that could be a JVM that waits: one was there, none was, or it failed.",
+                    "Drivers and executors that could use a warm JVM: one was available, none was, or it failed.",
                     found[kind],
                     {"kind": kind, "result": result},
                 )
@@ -97,28 +98,33 @@ class PoolFigures:
                 yield Sample(
                     "sluice_warm_starts_total",
                     "counter",
-                    "JVMs that were started to wait: those that did, that could not, and that ended without a job.",
+                    "Warm JVMs that were started: those that became ready, that failed, and that ended without a job.",
                     found[kind],
                     {"kind": kind, "result": result},
                 )
             seconds = self.seconds.get(kind, 0.0)
             labels = {"kind": kind}
             yield Sample(
-                "sluice_warm_cpu_seconds_total", "counter", "Processor time of JVMs until they waited.", seconds, labels
+                "sluice_warm_cpu_seconds_total",
+                "counter",
+                "CPU time of warm JVMs until they were ready.",
+                seconds,
+                labels,
             )
 
 
 class WarmPool(Generic[W]):
-    """See the module's documentation.
+    """A pool of warm processes of several sizes. For one event loop.
+
 
     Args:
-        make: a process that has not been started.
-        sizing: how many should wait.
-        machine: what is left of it.
-        clock: seconds.
-        round_seconds: between two looks.
-        in_background: whether processes get only the time that nobody else wants, until they are taken.
-        always: whether they are started however busy the machine is.
+        make: creates a process that is not started yet.
+        sizing: decides how many processes should wait.
+        machine: measures the unused resources of the machine.
+        clock: monotonic clock, in seconds.
+        round_seconds: pause between two rounds.
+        in_background: whether processes run at idle priority until they are taken.
+        always: whether processes are started even if the machine is busy.
     """
 
     def __init__(
@@ -147,7 +153,7 @@ class WarmPool(Generic[W]):
         self.figures = PoolFigures()
 
     def take(self, size: WarmSize) -> W | None:
-        """One that waits; it is the caller's from now on. None: there is none, and the job starts as without a pool."""
+        """Take a warm process of this size from the pool, for the caller to own; None if there is none."""
         self._sizing.ask(size, self._clock())
         self._quiet_until = self._clock() + QUIET_SECONDS
         for each in self._waiting:
@@ -159,16 +165,16 @@ class WarmPool(Generic[W]):
         return None
 
     def used(self, kind: WarmKind) -> None:
-        """One that was taken has become what its job wanted."""
+        """Note that a process that was taken is used by its job."""
         self._setbacks[kind].used()
 
     def in_vain(self, kind: WarmKind, why: str) -> None:
-        """One that was taken could not be used, and its job has started without."""
+        """Note that a process that was taken could not be used, and that its job started without it."""
         self.figures.in_vain[kind] += 1
         seconds = self._setbacks[kind].in_vain(self._clock())
         if seconds:
             _LOG.warning(
-                "no JVM waits for %ss for %d minutes: those that waited could not be used (%s); %s",
+                "no warm JVMs for %ss for %d minutes: the last ones could not be used (%s); %s",
                 kind,
                 round(seconds / 60),
                 why,
@@ -178,15 +184,15 @@ class WarmPool(Generic[W]):
                 self._drop(each)
 
     def waiting(self) -> Counter[WarmSize]:
-        """How many wait."""
+        """The number of waiting processes, by size."""
         return Counter(each.size for each in self._waiting)
 
     def samples(self) -> list[Sample]:
-        """Its figures as metrics."""
+        """The figures of the pool as metrics."""
         return list(self.figures.samples(self.waiting()))
 
     async def run(self) -> None:
-        """Keep as many waiting as should, until cancelled; then all end."""
+        """Maintain the pool until cancelled, then end all processes."""
         try:
             while True:
                 await asyncio.sleep(self._round_seconds)
@@ -195,7 +201,7 @@ class WarmPool(Generic[W]):
             await self.close()
 
     async def look(self) -> None:
-        """One round: end what is not wanted, start one that is."""
+        """One round: end unwanted processes, and start at most one wanted process."""
         left = self._machine.look()
         wanted = self._sizing.wanted(self._clock())
         for each in [each for each in self._waiting if not each.usable]:
@@ -205,7 +211,7 @@ class WarmPool(Generic[W]):
                 self._drop(each)
         if self._short(left):
             if self._waiting:
-                _LOG.info("memory is short: a JVM that waits for a job is ended")
+                _LOG.info("memory is short: ending a warm JVM")
                 self._drop(self._waiting[0])
             return
         now = self._clock()
@@ -221,15 +227,15 @@ class WarmPool(Generic[W]):
             await self._start(following)
 
     def _obstacle(self, size: WarmSize, left: Resources, now: float) -> str:
-        """Why none can be started now; empty: it can."""
+        """Why no process of this size can be started now; empty if one can."""
         if left.free_mb - size.memory_mb - OVERHEAD_MB <= RESERVE * left.total_mb:
-            return f"{left.free_mb} MiB of memory are free, and {RESERVE:.0%} are to stay so"
+            return f"{left.free_mb} MiB of memory are free, and {RESERVE:.0%} of the memory must stay free"
         if self._always:
             return ""
         if now < self._quiet_until:
-            return f"jobs come within {QUIET_SECONDS:.0f} s of each other"
+            return f"jobs arrive within {QUIET_SECONDS:.0f} s of each other"
         if left.idle < self._idle_share:
-            return f"less than {self._idle_share:.0%} of the processors is idle"
+            return f"less than {self._idle_share:.0%} of the CPU time is idle"
         return ""
 
     def _starve(self, size: WarmSize, why: str, now: float) -> None:
@@ -237,13 +243,13 @@ class WarmPool(Generic[W]):
             self._starved_since = now
         elif now - self._starved_since >= STARVED_SECONDS:
             _LOG.warning(
-                "for %d minutes no JVM could be started to wait for %ss, now because %s; %s",
+                "no warm JVM for %ss could be started for %d minutes, now because %s; %s",
                 round((now - self._starved_since) / 60),
                 size.kind,
                 why,
                 STARVED_REMEDY,
             )
-            self._starved_since = math.inf  # said once, until one is started
+            self._starved_since = math.inf  # logged once, until a process is started
 
     async def _start(self, size: WarmSize) -> None:
         made = self._make(size)
@@ -256,24 +262,24 @@ class WarmPool(Generic[W]):
             self.figures.failed[size.kind] += 1
             pause = self._setbacks[size.kind].not_started(self._clock())
             why = str(error) or type(error).__name__
-            _LOG.warning("no JVM waits for %ss for %.0f s: %s; %s", size.kind, pause, why, REMEDY)
+            _LOG.warning("no warm JVMs for %ss for %.0f s: %s; %s", size.kind, pause, why, REMEDY)
             return
         self._setbacks[size.kind].started()
         self.figures.started[size.kind] += 1
         seconds = self.figures.seconds
         seconds[size.kind] = seconds.get(size.kind, 0.0) + made.used_seconds()
         self._waiting.append(made)
-        self._machine.look()  # what it has used itself says nothing of others
+        self._machine.look()  # discards the CPU time that the new process used itself
 
     async def _begun(self, made: W) -> None:
-        starting = asyncio.create_task(made.start(), name="a JVM on its way to wait")
+        starting = asyncio.create_task(made.start(), name="start of a warm JVM")
         until = self._clock() + START_SECONDS
         try:
             while not (await asyncio.wait({starting}, timeout=self._round_seconds))[0]:
                 if self._short(self._machine.look()):
                     raise SluiceError("memory is short")
                 if self._clock() >= until:
-                    raise SluiceError(f"it took more than {START_SECONDS:.0f} s")
+                    raise SluiceError(f"its start took more than {START_SECONDS:.0f} s")
             await starting
         finally:
             await end_tasks(starting)
@@ -292,10 +298,10 @@ class WarmPool(Generic[W]):
         try:
             await one.close()
         except (SluiceError, OSError):
-            _LOG.exception("what a JVM that waited has left could not be removed")
+            _LOG.exception("cannot remove what a warm JVM left")
 
     async def close(self) -> None:
-        """End all that wait."""
+        """End all waiting processes."""
         while self._waiting:
             self._drop(self._waiting[0])
         while self._closing:

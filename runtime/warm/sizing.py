@@ -1,4 +1,4 @@
-"""How many processes should wait, and of which size. Decisions only; the time is passed in."""
+"""Decides how many processes of which size should wait. Decisions only; the caller passes the time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 BURST_SECONDS = 10.0
-"""What is asked for within this time is wanted at the same time."""
+"""Requests within this time count as simultaneous."""
 REMEMBERED_SECONDS = 1800.0
-"""How long it is remembered that something was asked for."""
+"""How long a request is remembered."""
 MAX_REMEMBERED = 10_000
 MAX_AUTOMATIC = 8
-"""How many wait at most where nobody has said how many."""
+"""Maximum number of waiting processes if the number is not configured."""
 
 
 class WarmKind(enum.StrEnum):
-    """What a process becomes."""
+    """The kind of process that a warm process becomes."""
 
     DRIVER = "driver"
     EXECUTOR = "executor"
@@ -24,35 +24,36 @@ class WarmKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WarmSize:
-    """What cannot be changed any more when a process waits."""
+    """The properties of a warm process that cannot change after its start."""
 
     kind: WarmKind
     memory_mb: int
-    """Heap."""
+    """Heap size in MiB."""
     cores: int = 1
     checkpoints: str = ""
-    """The directory of all jobs' checkpoints; empty: jobs keep none in a directory."""
+    """The local directory of all jobs' checkpoints; empty if there is none."""
 
 
 @dataclass(slots=True)
 class Sizing:
-    """Counts what is asked for.
+    """Counts the requests of jobs for processes.
+
 
     Attributes:
-        limit: how many may wait of those that were asked for at a time.
+        limit: maximum number of processes that may wait at a time.
     """
 
     limit: int = MAX_AUTOMATIC
     _asked: deque[tuple[float, WarmSize]] = field(default_factory=deque)
 
     def ask(self, size: WarmSize, now: float) -> None:
-        """Somebody has wanted one, and had it or not."""
+        """Note a request, whether or not it was satisfied."""
         self._asked.append((now, size))
         while len(self._asked) > MAX_REMEMBERED:
             self._asked.popleft()
 
     def wanted(self, now: float) -> Counter[WarmSize]:
-        """How many of each size should wait; drivers first, then what was asked for last."""
+        """How many processes of each size should wait: drivers first, then the most recently requested sizes."""
         while self._asked and now - self._asked[0][0] > REMEMBERED_SECONDS:
             self._asked.popleft()
         order = [size for kind in WarmKind for size in self._latest() if size.kind is kind]
@@ -60,7 +61,7 @@ class Sizing:
         left = self.limit
         found: Counter[WarmSize] = Counter()
         while left and (lacking := [size for size in order if found[size] < most[size]]):
-            for size in lacking[:left]:  # one of each before a second of any
+            for size in lacking[:left]:  # one of each size before a second of any size
                 found[size] += 1
                 left -= 1
         return found

@@ -1,4 +1,4 @@
-"""How a job's process proves who it is to others: the SPIFFE Workload API in its box, and token files."""
+"""The identity of a job's process toward other services: the SPIFFE Workload API in its sandbox, and token files."""
 
 import lazy_loader
 

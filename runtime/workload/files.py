@@ -1,4 +1,4 @@
-"""Token files: written where the process can read them, replaced at half of a token's life, gone when it is refused."""
+"""Token files: written where the process can read them, and replaced at half of the token's lifetime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.runtime.workload.tokens import ProcessTokens, Token, TokenUnavailabl
 _LOG = logging.getLogger(__name__)
 
 RETRY_SECONDS = 15.0
-"""Before a token that could not be had is asked for again."""
+"""Pause before a token is requested again after a failure."""
 SHORTEST_PAUSE_SECONDS = 1.0
 
 
@@ -21,9 +21,10 @@ class TokenFiles:
     """The token files of one process.
 
     Args:
-        directory: which it reads and does not write.
-        files: which to keep.
-        uid: whom the files belong to; None: this user.
+        directory: the directory of the files, which the process can read but not write.
+        tokens: issues the tokens.
+        files: the files to maintain.
+        uid: the owner of the files; None: this user.
     """
 
     def __init__(self, directory: Path, tokens: ProcessTokens, files: tuple[TokenFile, ...], uid: int | None) -> None:
@@ -33,7 +34,7 @@ class TokenFiles:
         self._uid = uid
 
     async def write_all(self) -> None:
-        """Write every file once; raises :class:`TokenUnavailable` with the audience that cannot be had."""
+        """Write every file once; raises :class:`TokenUnavailable` with the audience that failed."""
         for file in self._files:
             try:
                 await self._write(file)
@@ -41,7 +42,7 @@ class TokenFiles:
                 raise TokenUnavailable(f"no token for {file.audience!r}: {error.what}", error.remedy) from error
 
     async def keep_fresh(self) -> None:
-        """Keep all of them fresh until cancelled."""
+        """Renew all files until cancelled."""
         async with asyncio.TaskGroup() as group:
             for file in self._files:
                 group.create_task(self._keep(file))
@@ -54,7 +55,7 @@ class TokenFiles:
                 complaint = ""
             except (TokenUnavailable, OSError) as error:
                 if str(error) != complaint:
-                    _LOG.warning("the token file %s is not renewed: %s", file.name, error)
+                    _LOG.warning("cannot renew the token file %s: %s", file.name, error)
                 complaint, pause = str(error), RETRY_SECONDS
             await asyncio.sleep(max(SHORTEST_PAUSE_SECONDS, pause))
 

@@ -1,4 +1,4 @@
-"""The X.509 identity of a job's process, as its directory has it now."""
+"""Follows the X.509 identity in the directory of a job's process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.pki.revocation import RevocationList, RevokedPeers
 
 
 class IdentityWatch:
-    """Reads an identity directory, and puts what has changed up for those who wait."""
+    """Reads an identity directory, and publishes changes to the clients that wait for them."""
 
     def __init__(self, directory: Path, board: PublishedIdentities, clock: Clock) -> None:
         self._directory = directory
@@ -23,7 +23,7 @@ class IdentityWatch:
         self._lists_seen = 0
 
     def read(self) -> tuple[IdentityMaterial, tuple[RevocationList, ...]] | None:
-        """What is new; None: nothing. Blocks. Raises :class:`~sluice.core.errors.StoreError`."""
+        """Identity and CRLs if they changed, else None. Blocks; raises :class:`~sluice.core.errors.StoreError`."""
         stamp = stamp_of(self._directory)
         changed = stamp != self._stamp
         if changed or self._material is None:
@@ -37,10 +37,10 @@ class IdentityWatch:
         if not changed and version == self._lists_seen:
             return None
         self._lists_seen = version
-        # Clients of the Workload API know no delta lists.
+        # Clients of the Workload API do not support delta CRLs.
         return material, tuple(each for each in self._revoked.lists if each.base is None)
 
     def publish(self, news: tuple[IdentityMaterial, tuple[RevocationList, ...]] | None) -> None:
-        """Put it up; belongs to the event loop of the board."""
+        """Publish the result of :meth:`read`. Call it in the board's event loop."""
         if news is not None:
             self._board.publish(*news)

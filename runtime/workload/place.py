@@ -1,4 +1,4 @@
-"""The directory in which a job's process finds its socket and its token files, and the names of both."""
+"""The directory with the Workload API socket and the token files of a job's process, and their names."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ GROUP_MAY_CONNECT = 0o660
 
 
 class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file with a token for ``audience``, kept fresh, that every process of a job finds under ``name``.
+    """A file ``name`` with a current token for ``audience``, for every process of a job.
 
-    With ``aws_role_arn`` the clients of AWS in the job find it by themselves (``AssumeRoleWithWebIdentity``).
+    With ``aws_role_arn``, AWS clients in the job find it by themselves (``AssumeRoleWithWebIdentity``).
     """
 
     audience: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_AUDIENCE_BYTES)]
@@ -33,11 +33,12 @@ class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPlace:
-    """A short directory that the process can read and not write.
+    """A directory with a short path that the process can read but not write.
+
 
     Attributes:
-        directory: of this process alone, made private before.
-        uid: the job's own user and group; None: the job runs as this user.
+        directory: used by this process alone, and private before :meth:`make`.
+        uid: the job's own user and group id; None: the job runs as this user.
     """
 
     directory: Path
@@ -45,16 +46,16 @@ class WorkloadPlace:
 
     @property
     def socket(self) -> Path:
-        """The SPIFFE Workload API."""
+        """The socket of the SPIFFE Workload API."""
         return self.directory / "api.sock"
 
     @property
     def tokens(self) -> Path:
-        """Token files."""
+        """The directory of the token files."""
         return self.directory / "tokens"
 
     def make(self) -> None:
-        """Create it; the job may pass, not list, and nobody else."""
+        """Create the directories. The job may traverse but not list them; other users may do neither."""
         for path in (self.directory, self.tokens):
             if self.uid is None:
                 make_private_directory(path)
@@ -63,7 +64,7 @@ class WorkloadPlace:
                 path.chmod(GROUP_MAY_PASS)
 
     def environment(self, files: Sequence[TokenFile] = ()) -> dict[str, str]:
-        """Variables of the process (SPIFFE Workload Endpoint, section 4; AWS SDKs and Tools, "Web identity")."""
+        """Environment of the process (SPIFFE Workload Endpoint, section 4; AWS SDKs and Tools, "Web identity")."""
         environment = {"SPIFFE_ENDPOINT_SOCKET": f"unix://{self.socket}"}
         if files:
             environment["SLUICE_TOKEN_DIRECTORY"] = str(self.tokens)
@@ -75,7 +76,7 @@ class WorkloadPlace:
 
 
 def listen_for_job(place: WorkloadPlace) -> socket.socket:
-    """Listen at the place's socket, for the job alone; raises ``StoreError``."""
+    """Listen on the place's socket, to which only the job can connect; raises ``StoreError``."""
     place.make()
     listening = bind_unix(place.socket)
     try:

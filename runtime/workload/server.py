@@ -1,8 +1,8 @@
-"""The SPIFFE Workload API for one process of a job, on a socket of its own: its identity alone, and its tokens.
+"""The SPIFFE Workload API for one process of a job, on a socket of its own: it serves only its identity and tokens.
 
-Who asks is known by the socket, which no other job sees, and by the user id that the kernel reports. The process says
-for whom it wants a token; who it is, nobody asks it. Outside of the box this costs the TaskManager (or the driver's
-agent) no more than a bounded share of its time, whatever the process sends.
+The socket, which no other job sees, and the user id that the kernel reports authenticate the caller. The process
+chooses the audience of a token, but not the identity in it. Rate limits bound the time that the TaskManager (or the
+driver's agent) spends on requests, whatever the process sends.
 """
 
 from __future__ import annotations
@@ -27,17 +27,22 @@ from sluice.runtime.workload.tokens import KEYS_SECONDS, AskKeys, AskToken, Proc
 _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
-"""How often it is looked whether the identity was renewed, or a revocation list has come."""
+"""How often the identity and the CRLs are checked for changes."""
 PACE = Pace(connections_per_second=20, burst_bytes=256 << 10, bytes_per_second=32 << 10, max_connections=16)
 
 
 class WorkloadServer:
     """Serves one process of a job.
 
+
     Args:
-        place: a directory of this process alone, made private before.
-        identity: the directory of its X.509 identity; whoever started the process renews it.
-        files: tokens to keep in files.
+        place: a directory of this process alone, private before the start.
+        identity: the directory of its X.509 identity, which the parent of the process renews.
+        spiffe_id: its identity.
+        ask: asks the JobManager for a token.
+        ask_keys: asks the JobManager for the public keys of tokens.
+        files: the token files to maintain.
+        clock: the present, for validity checks.
     """
 
     def __init__(
@@ -53,7 +58,7 @@ class WorkloadServer:
     ) -> None:
         self.place = place
         self.environment = place.environment(files)
-        """Variables by which the process finds all this."""
+        """Environment variables with which the process finds the socket and the files."""
         self._spiffe_id = spiffe_id
         self._tokens = ProcessTokens(spiffe_id, ask, ask_keys, clock=clock)
         self._files = TokenFiles(place.tokens, self._tokens, files, place.uid)
@@ -65,11 +70,12 @@ class WorkloadServer:
         self._keeping: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Write the token files, and listen.
+        """Write the token files and listen.
+
 
         Raises:
-            TokenUnavailable: a token file cannot be written: the policy does not give it, or nobody answers.
-            StoreError: the socket cannot be had, or there is no identity.
+            TokenUnavailable: the policy refuses the token of a file, or the JobManager does not answer.
+            StoreError: the socket cannot be opened, or there is no identity.
         """
         await asyncio.to_thread(self.place.make)
         await self._files.write_all()
@@ -86,7 +92,7 @@ class WorkloadServer:
         ]
 
     async def close(self) -> None:
-        """Stop serving: from now on nobody gets a token for this process. Its directory stays."""
+        """Stop serving; this process gets no more tokens. The directory stays."""
         await end_tasks(*self._keeping)
         await self._server.close()
         await self._tokens.close()
@@ -94,11 +100,11 @@ class WorkloadServer:
     # --- what the Workload API asks -------------------------------------------------------------------------
 
     def identities(self, caller: Caller) -> tuple[SpiffeId, ...]:
-        """The one of this process, for its user."""
+        """The identity of this process, if ``caller`` has its uid."""
         return (self._spiffe_id,) if self._admits(caller) else ()
 
     async def issue(self, caller: Caller, audience: Sequence[str], wanted: str) -> list[tuple[SpiffeId, str]]:
-        """A token; an identity that the process names must be its own."""
+        """A token for ``audience``. If the caller names an identity, it must be that of this process."""
         if (wanted and wanted != str(self._spiffe_id)) or not self._admits(caller):
             raise CallRefused(Status.PERMISSION_DENIED, "the caller does not have this identity")
         try:
@@ -108,14 +114,14 @@ class WorkloadServer:
         return [(self._spiffe_id, token.text)]
 
     async def bundle(self) -> bytes:
-        """The keys of tokens."""
+        """The public keys of tokens, as a SPIFFE bundle."""
         try:
             return (await self._tokens.bundle()).encode()
         except TokenUnavailable as error:
             raise CallRefused(Status.UNAVAILABLE, str(error)) from error
 
     async def validate(self, token: str, audience: str) -> tuple[SpiffeId, dict[str, object]]:
-        """Subject and claims of somebody's token."""
+        """Subject and claims of a token of any workload."""
         try:
             return await self._tokens.validate(token, audience)
         except TokenUnavailable as error:
@@ -130,7 +136,7 @@ class WorkloadServer:
             await asyncio.sleep(LOOK_SECONDS)
             if (now := asyncio.get_running_loop().time()) >= told + KEYS_SECONDS:
                 told = now
-                self._board.touch()  # whoever follows the keys of tokens looks again
+                self._board.touch()  # makes clients that follow the token keys fetch them again
             try:
                 self._watch.publish(await asyncio.to_thread(self._watch.read))
                 complaint = ""

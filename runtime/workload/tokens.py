@@ -1,6 +1,6 @@
-"""The tokens of one process of a job: asked for when they are wanted, kept for half of their life.
+"""The tokens of one process of a job: requested on demand, and cached for half of their lifetime.
 
-However often the process asks, the JobManager hears of it only as often as it has to.
+The cache and a rate limit bound the requests to the JobManager, however often the process asks.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from sluice.pki.jwt import PublicKey, TokenRejected, check_audiences, decode_jwk
 _LOG = logging.getLogger(__name__)
 
 ASKED_PER_PROCESS = (20.0, 0.5)
-"""Burst, and tokens per second after it, that a process may have the JobManager asked for."""
+"""Burst and rate per second of token requests to the JobManager for one process."""
 MAX_KEPT = 32
-"""Tokens that are kept for a process; the one not used for longest goes first."""
+"""Maximum number of cached tokens of a process; the least recently used token is dropped first."""
 KEYS_SECONDS = 60.0
-"""How long the public keys are kept."""
+"""How long the public keys are cached."""
 
 AskToken = Callable[[tuple[str, ...]], Awaitable[str]]
 """Asks the JobManager for a token of this process; raises :class:`~sluice.core.errors.SluiceError`."""
 AskKeys = Callable[[], Awaitable[str]]
-"""Asks it for the public keys, as a SPIFFE bundle."""
+"""Asks the JobManager for the public keys of tokens, as a SPIFFE bundle."""
 
 
 class TokenUnavailable(SluiceError):
-    """No token: it was refused, or nobody could be asked."""
+    """There is no token: the JobManager refused it or could not be reached."""
 
 
-async def no_token(audience: tuple[str, ...]) -> str:  # noqa: ARG001  the type of all that ask
-    """Refuse to get a token, where there is no JobMaster."""
+async def no_token(audience: tuple[str, ...]) -> str:  # noqa: ARG001  an AskToken
+    """An :data:`AskToken` for processes without a JobMaster; always raises :class:`TokenUnavailable`."""
     raise TokenUnavailable("there is no JobMaster to ask for a token")
 
 
 async def no_keys() -> str:
-    """Refuse to get keys, where there is no JobMaster."""
+    """An :data:`AskKeys` for processes without a JobMaster; always raises :class:`TokenUnavailable`."""
     raise TokenUnavailable("there is no JobMaster to ask for keys")
 
 
@@ -56,7 +56,7 @@ class _Times(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token, and until when it is given out (monotonic seconds); it lives twice as long."""
+    """A token. It is handed out until ``fresh_until`` (monotonic seconds), half of its ``lifetime`` (seconds)."""
 
     text: str
     fresh_until: float
@@ -70,8 +70,11 @@ class ProcessTokens:
     """The tokens of one process.
 
     Args:
+        spiffe_id: the identity of the process.
+        ask: asks the JobManager for a token.
+        ask_keys: asks the JobManager for the public keys.
         clock: the present, for validation.
-        monotonic: seconds that never go back.
+        monotonic: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -128,10 +131,10 @@ class ProcessTokens:
     def _answered(self, key: frozenset[str], done: asyncio.Task[Token]) -> None:
         self._asking.pop(key, None)
         if not done.cancelled() and (error := done.exception()) is not None:
-            _LOG.info("%s gets no token: %s", self.spiffe_id, error)
+            _LOG.info("no token for %s: %s", self.spiffe_id, error)
 
     async def bundle(self) -> str:
-        """The public keys as a SPIFFE bundle; those of before when nobody answers. Raises :class:`TokenUnavailable`."""
+        """The public keys as a SPIFFE bundle; cached ones if the JobManager fails. Raises :class:`TokenUnavailable`."""
         return (await self._keys())[0]
 
     async def validate(self, token: str, audience: str) -> tuple[SpiffeId, dict[str, Any]]:
@@ -152,13 +155,13 @@ class ProcessTokens:
         return text, keys
 
     async def close(self) -> None:
-        """Forget everything; what is being asked for is not waited for."""
+        """Drop all tokens and cancel pending requests."""
         self._kept.clear()
         await end_tasks(*self._asking.values())
 
 
 def lifetime_of(token: str) -> float:
-    """Seconds for which a token of the JobManager's lives; raises :class:`TokenUnavailable` when it is none."""
+    """The lifetime in seconds of a token from the JobManager; raises :class:`TokenUnavailable` if it is malformed."""
     try:
         payload = token.split(".")[1]
         times = msgspec.json.decode(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)), type=_Times)

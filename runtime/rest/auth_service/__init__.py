@@ -1,4 +1,4 @@
-"""What a JobManager asks the auth service of another machine, over mutual TLS."""
+"""Requests of a JobManager to an auth service on another machine, over mutual TLS."""
 
 import lazy_loader
 

@@ -1,6 +1,6 @@
-"""The gateway's public keys, fetched from the auth service of another machine into the file of this home.
+"""Fetches the gateway's public keys from the auth service on another machine into a file of this home.
 
-A key is published a minute before it signs, so that asking now and then is enough.
+A key is published a minute before it signs, so polling is enough.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ _LOG = logging.getLogger(__name__)
 
 JWKS_PATH = "/auth/assertion-jwks.json"
 FETCH_SECONDS = 20.0
-"""How often another machine's auth service is asked."""
+"""Pause between two requests to the auth service."""
 FIRST_FETCH_SECONDS = 1.0
-"""How often it is asked until it has answered for the first time."""
+"""Pause between two requests until the auth service has answered for the first time."""
 ANSWER_SECONDS = 10.0
 
 
 async def fetch_forever(auth: AuthService, path: Path) -> None:
-    """Keep the key set of ``auth`` in the file ``path``; while it is away, the last one stays."""
+    """Keep the key set of ``auth`` in the file ``path``. While ``auth`` is unavailable, the last key set stays."""
     delay = FIRST_FETCH_SECONDS
     while True:
         try:
             data = await fetch(auth)
             decode_jwks(data)
             if await asyncio.to_thread(_keep, path, data):
-                _LOG.info("the gateway's keys are those of %s now", auth)
+                _LOG.info("stored the gateway's keys from %s", auth)
             delay = FETCH_SECONDS
         except (SluiceError, OSError) as error:
             _LOG.warning("cannot get the gateway's keys from %s: %s", auth, error)
@@ -40,7 +40,7 @@ async def fetch_forever(auth: AuthService, path: Path) -> None:
 
 
 def _keep(path: Path, data: bytes) -> bool:
-    """Write ``data`` unless it is there; whether it was written."""
+    """Write ``data`` if the file differs; return whether it was written."""
     make_private_directory(path.parent)
     if path.exists() and path.read_bytes() == data:
         return False
@@ -49,5 +49,5 @@ def _keep(path: Path, data: bytes) -> bool:
 
 
 async def fetch(auth: AuthService) -> bytes:
-    """The key set of ``auth``, not decoded; raises :class:`~sluice.core.errors.AssertionRefused`."""
+    """The undecoded key set of ``auth``; raises :class:`~sluice.core.errors.AssertionRefused`."""
     return await auth.request("GET", JWKS_PATH, max_bytes=MAX_JWKS_BYTES, seconds=ANSWER_SECONDS)

@@ -1,4 +1,4 @@
-"""Events for the audit log of the gateway, where its auth service is on another machine."""
+"""Records events in the gateway's audit log through an auth service on another machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_ANSWER_BYTES = 1 << 10
 
 
 def record_at(auth: AuthService) -> Record:
-    """A function by which ``auth`` records events; raises ``AssertionRefused`` unless it confirms them."""
+    """A function that lets ``auth`` record events; it raises ``AssertionRefused`` unless ``auth`` confirms them."""
 
     async def record(kind: str, principal: str, detail: Mapping[str, str]) -> None:
         body = msgspec.json.encode({"kind": kind, "principal": principal, "detail": detail})

@@ -1,4 +1,4 @@
-"""Requests to the auth services of other machines, over mutual TLS."""
+"""HTTP requests to the auth services on other machines, over mutual TLS."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sluice.pki.tls import TlsIdentity
 
 
 class AuthService:
-    """The auth services at ``addresses``, each as good as the others; their role must be ``auth``.
+    """The equivalent auth services at ``addresses``. Their certificates must have the role ``auth``.
 
-    ``identity`` is shown to them. The one that has answered last is asked first.
+    ``identity`` is the client certificate. The service that answered last is tried first.
     """
 
     def __init__(self, identity: TlsIdentity, addresses: Sequence[tuple[str, int]]) -> None:
@@ -28,10 +28,10 @@ class AuthService:
     async def request(
         self, method: str, path: str, *, body: bytes | None = None, max_bytes: int, seconds: float
     ) -> bytes:
-        """The body of the answer of one of them; all together may take ``seconds``.
+        """The response body of the first service that answers, within ``seconds`` in total.
 
-        A request that got no answer, or a status of 500 and above, is made again at the next: it must be one that may
-        be done twice. Raises :class:`~sluice.core.errors.AssertionRefused` unless an answer has status 200.
+        Without a response, or with a status of 500 or above, the request is repeated at the next service, so it must
+        be idempotent. Raises :class:`~sluice.core.errors.AssertionRefused` unless a response has status 200.
         """
         failures: list[str] = []
         for address in tuple(self._addresses):
@@ -55,7 +55,7 @@ class AuthService:
     ) -> tuple[int, bytes]:
         policy = server_policy(Channel.AUTH, self._identity.spiffe_id.trust_domain, role=Role.AUTH)
         context = self._identity.client_context(policy, alpn=("http/1.1",))
-        connector = tcp_connector(ssl=context)  # it closes its one connection with the session, and waits for that
+        connector = tcp_connector(ssl=context)  # closes its one connection with the session, and waits for that
         url = f"https://{host_port(*address)}{path}"
         async with (
             aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=seconds)) as session,

@@ -1,4 +1,4 @@
-"""Asks the auth service of another machine, over mutual TLS, to record and decide connections of jobs."""
+"""Asks the auth service on another machine to record and decide about outbound connections of jobs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sluice.core import EGRESS_PATH, MAX_EGRESS_ANSWER_BYTES, AssertionRefused, 
 from sluice.runtime.rest.auth_service.client import AuthService
 
 ANSWER_SECONDS = 3.0
-"""A gateway that is slower is asked again."""
+"""Timeout of a request, which is then repeated."""
 
 
 def ask_egress_at(auth: AuthService) -> Callable[[EgressQuestion], Awaitable[EgressAnswer]]:
-    """Questions to ``auth``; they raise :class:`~sluice.core.errors.AssertionRefused` without an answer."""
+    """A function that asks ``auth``; it raises :class:`~sluice.core.errors.AssertionRefused` without an answer."""
 
     async def ask(question: EgressQuestion) -> EgressAnswer:
         body = msgspec.json.encode(question)
@@ -24,6 +24,6 @@ def ask_egress_at(auth: AuthService) -> Callable[[EgressQuestion], Awaitable[Egr
         try:
             return msgspec.json.decode(answer, type=EgressAnswer)
         except msgspec.MsgspecError as error:
-            raise AssertionRefused("the auth service did not answer about connections of jobs") from error
+            raise AssertionRefused("the auth service gave a malformed answer about connections of jobs") from error
 
     return ask

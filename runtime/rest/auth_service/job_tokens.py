@@ -1,4 +1,4 @@
-"""Asks the auth service of another machine, over mutual TLS, which tokens jobs may have."""
+"""Asks the auth service on another machine which tokens jobs may have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_ANSWER_BYTES = 16 << 10
 
 
 def ask_at(auth: AuthService) -> AskForToken:
-    """A function by which ``auth`` decides. Without an answer the job gets no token."""
+    """A function that lets ``auth`` decide. Without an answer the job gets no token."""
 
     async def ask(query: TokenQuery) -> TokenVerdict:
         answer = await auth.request(
@@ -27,6 +27,6 @@ def ask_at(auth: AuthService) -> AskForToken:
         try:
             return msgspec.json.decode(answer, type=TokenVerdict)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise AssertionRefused("the auth service did not answer with a verdict") from error
+            raise AssertionRefused("the auth service gave a malformed verdict about a token") from error
 
     return ask

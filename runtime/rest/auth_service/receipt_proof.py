@@ -1,4 +1,4 @@
-"""Proofs from the audit log of the gateway, where its auth service is on another machine."""
+"""Records receipts in the gateway's audit log, and gets the proofs, through an auth service on another machine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ANSWER_SECONDS = 10.0
 
 
 def prove_at(auth: AuthService) -> Prove:
-    """Has ``auth`` record receipts; raises :class:`~sluice.core.errors.AssertionRefused` unless it proves that.
+    """A function that lets ``auth`` record receipts. It raises ``AssertionRefused`` unless ``auth`` proves the record.
 
-    Who asks, it sees from the certificate that is shown to it.
+    ``auth`` knows the caller from the client certificate, so ``by`` is not sent.
     """
 
     async def prove(order: ProofOrder, by: str) -> AuditProof:  # noqa: ARG001

@@ -1,4 +1,4 @@
-"""Asks the auth service of another machine, over mutual TLS, which event streams may stay open."""
+"""Asks the auth service on another machine which event streams may stay open."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sluice.runtime.rest.auth_service.client import AuthService
 
 STANDING_PATH = "/auth/standing"
 ANSWER_SECONDS = 0.6
-"""This and the interval of the checks are below a second, so that a revocation takes effect within that."""
+"""Timeout of a check. Timeout and check interval together are below a second, and so is the delay of a revocation."""
 MAX_ANSWER_BYTES = MAX_CHECKED * 8
 
 
 def check_at(auth: AuthService) -> CheckHolders:
-    """A check by ``auth``; holders beyond :data:`MAX_CHECKED` are taken for invalid."""
+    """A check by ``auth``. Holders beyond :data:`MAX_CHECKED` count as invalid."""
 
     async def check(holders: Holders) -> Holders:
         listed = sorted(holders)[:MAX_CHECKED]

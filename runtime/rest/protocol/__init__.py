@@ -1,4 +1,4 @@
-"""How REST speaks HTTP: routes, who asks, problems, pages of lists, and event streams."""
+"""The HTTP protocol of REST: routes, authentication of callers, problems, pagination, and event streams."""
 
 import lazy_loader
 

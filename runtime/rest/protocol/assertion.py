@@ -1,7 +1,7 @@
-"""The caller of REST, from the gateway's signed assertion and from nothing else.
+"""Authenticates the caller of REST, only from the gateway's signed assertion.
 
-The keys come from the file that an auth service of this home writes, or from the auth service of another machine over
-mutual TLS (:mod:`sluice.runtime.rest.auth_service.assertion_keys`).
+The public keys come from the file that an auth service of this home writes, or over mutual TLS from an auth service on
+another machine (:mod:`sluice.runtime.rest.auth_service.assertion_keys`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _LOG = logging.getLogger(__name__)
 
 AUDIENCES = frozenset({REST_AUDIENCE, PASS_AUDIENCE})
 ASSERTED = web.RequestKey("asserted", Assertion)
-"""Key of a request's caller, once :func:`for_operation` has verified that the operation was granted."""
+"""Request key of the caller, set after :func:`for_operation` has checked the granted operation."""
 _VERIFIED = web.RequestKey("verified", Assertion)
-"""Key of the verified assertion of a request, whatever the operation."""
+"""Request key of the verified assertion, before its operation is checked."""
 SAFE_METHODS = frozenset({"GET", "HEAD"})
-"""Methods that change nothing (RFC 9110 section 9.2.1): the only ones for which a pass does."""
+"""Methods that change nothing (RFC 9110 section 9.2.1): the only ones that a dashboard session cookie allows."""
 
 
 def require_assertion(keys: Callable[[bool], KeySet], *, except_path: str) -> Middleware:
-    """A middleware that lets nothing through without an assertion, except what is asked of ``except_path``."""
+    """A middleware that refuses requests without a valid assertion, except those for ``except_path``."""
     verifier = AssertionVerifier(keys, AUDIENCES)
 
     @web.middleware
@@ -39,21 +39,21 @@ def require_assertion(keys: Callable[[bool], KeySet], *, except_path: str) -> Mi
             request[_VERIFIED] = verifier.verify(
                 request.headers.getall(HEADER, []),
                 method=request.method,
-                # As it arrived: aiohttp's own `path` is decoded already.
+                # The undecoded path: aiohttp has decoded `path` already.
                 target=request.raw_path,
             )
         except AssertionRefused as error:
             _LOG.warning("%s %s refused: %s", request.method, request.path[:200], error)
-            raise NotAsserted("this request does not come from the gateway", "go through the gateway") from error
+            raise NotAsserted("this request does not come from the gateway", "send it through the gateway") from error
         return await handler(request)
 
     return check
 
 
 def for_operation(operation: str, handler: Handler) -> Handler:
-    """``handler`` for requests to which the gateway granted exactly ``operation``; others are refused.
+    """Wrap ``handler`` to refuse requests for which the gateway granted another operation than ``operation``.
 
-    The door has decided which operation a request means, and so does this server: only together they let it through.
+    The gateway and this server map the request to an operation independently; both must agree.
     """
 
     async def check(request: web.Request) -> web.StreamResponse:
@@ -61,7 +61,7 @@ def for_operation(operation: str, handler: Handler) -> Handler:
             granted = request[_VERIFIED].for_operation(operation, changes=request.method not in SAFE_METHODS)
         except AssertionRefused as error:
             _LOG.warning("%s %s refused: %s", request.method, request.path[:200], error)
-            raise NotAsserted("the gateway has not granted this request", "go through the gateway") from error
+            raise NotAsserted("the gateway has not granted this request", "send it through the gateway") from error
         request[ASSERTED] = granted
         return await handler(request)
 
@@ -74,6 +74,6 @@ def asserted(request: web.Request) -> Assertion:
 
 
 def may_act_on(request: web.Request, owner: str) -> bool:
-    """Whether the operation is granted for what belongs to ``owner``."""
+    """Whether the caller may apply the operation to resources of ``owner``."""
     who = asserted(request)
     return who.name == owner or who.any_owner

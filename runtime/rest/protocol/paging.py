@@ -1,4 +1,4 @@
-"""Lists in pages: ``limit`` items after a cursor. A cursor stays good when items come and go."""
+"""Pagination: ``limit`` items after a cursor. A cursor stays valid when items are added or removed."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ MAX_PAGE = 1000
 _CURSOR = re.compile(r"([0-9]{1,19})-([A-Za-z0-9._~-]{0,128})")
 _Item = TypeVar("_Item")
 Position = tuple[int, str]
-"""Where an item stands in its list: a number, and a name where numbers are equal."""
+"""The sort key of an item: a number, then a name."""
 
 
 class PageQuery(Query, frozen=True):
-    """The parameters of every list."""
+    """The query parameters of every list."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="maximum number of items")] = MAX_PAGE
-    after: Annotated[str, msgspec.Meta(max_length=160, description="`next` of the answer before")] = ""
+    after: Annotated[str, msgspec.Meta(max_length=160, description="`next` of the previous response")] = ""
 
 
 def paginate(
     items: Iterable[_Item], query: PageQuery, position: Callable[[_Item], Position], *, latest_first: bool = False
 ) -> tuple[tuple[_Item, ...], str | None]:
-    """One page of ``items`` and the cursor of the next one, None when there is none.
+    """One page of ``items``, and the cursor of the next page or None.
+
 
     Args:
-        items: all of them, in any order.
-        query: which page.
-        position: what they are sorted by; no two have the same.
-        latest_first: the largest numbers come first.
+        items: all items, in any order.
+        query: limit and cursor of the page.
+        position: returns the unique sort key of an item.
+        latest_first: whether the largest numbers come first.
 
     Raises:
-        BadRequest: the cursor is not one of ours.
+        BadRequest: the cursor is malformed.
     """
     placed = sorted(((position(item), item) for item in items), key=lambda pair: pair[0], reverse=latest_first)
     if query.after:
@@ -55,8 +56,8 @@ def cursor_at(position: Position) -> str:
 
 
 def position_of(cursor: str) -> Position:
-    """Where the page before ended; raises :class:`BadRequest` for what is no cursor of ours."""
+    """The position at which the previous page ended; raises :class:`BadRequest` for a malformed cursor."""
     match = _CURSOR.fullmatch(cursor)
     if match is None:
-        raise BadRequest(f"{cursor[:40]!r} is no cursor", "give `next` of the answer before")
+        raise BadRequest(f"{cursor[:40]!r} is not a cursor", "use `next` of the previous response")
     return int(match[1]), match[2]

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problems: the status of each error; a 500 discloses nothing of the implementation."""
+"""Converts errors to RFC 9457 problems with a status. A problem with status 500 discloses no details."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ CONTENT_TYPE = "application/problem+json"
 
 
 class BadRequest(SluiceError):
-    """The request is not what the operation takes."""
+    """The request is malformed or has invalid values."""
 
 
 class ArtifactRefused(SluiceError):
-    """A file that a request names is in no allowed store, or cannot be had."""
+    """A file that the request names is not in an allowed store, or cannot be read."""
 
 
 class NotYours(SluiceError):
-    """The job belongs to somebody else."""
+    """The resource belongs to another user."""
 
 
 class TooManyStreams(SluiceError):
-    """The limit of open event streams is reached."""
+    """The maximum number of open event streams is reached."""
 
 
 class NotAsserted(AssertionRefused):
-    """The request does not come from the gateway; the reason is for the log alone."""
+    """The request does not come from the gateway. Only the log contains the reason."""
 
 
 STATUS: tuple[tuple[type[SluiceError], int], ...] = (
@@ -118,7 +118,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (PeerUnreachable, 503),
     (RpcTimeout, 503),
 )
-"""Status of each error that a caller can do something about; all others are 500 and say nothing."""
+"""The status of each error that a caller can act on. All other errors have status 500 and no details."""
 
 EVERYWHERE: tuple[type[SluiceError], ...] = (
     BadRequest,
@@ -130,16 +130,16 @@ EVERYWHERE: tuple[type[SluiceError], ...] = (
     PeerUnreachable,
     RpcTimeout,
 )
-"""What any route may raise."""
+"""Errors that every route may raise."""
 
 
 def status_of(error: type[SluiceError]) -> int:
-    """The status of an answer about ``error``; 500 for what is not in :data:`STATUS`."""
+    """The HTTP status for ``error``; 500 if it is not in :data:`STATUS`."""
     return next((status for kind, status in STATUS if issubclass(error, kind)), 500)
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of an error answer (RFC 9457)."""
+    """The body of an error response (RFC 9457)."""
 
     type: str
     title: str
@@ -164,22 +164,22 @@ def problem_of(error: Exception) -> Problem:
 
 
 def problem_response(problem: Problem) -> web.Response:
-    """``problem`` as an answer."""
+    """The HTTP response for ``problem``."""
     return web.Response(body=msgspec.json.encode(problem), status=problem.status, content_type=CONTENT_TYPE)
 
 
 @web.middleware
 async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever a handler raises into a problem."""
+    """Middleware that turns every exception of a handler into a problem."""
     try:
         return await handler(request)
     except web.HTTPNotModified:
         raise
-    except Exception as error:  # noqa: BLE001  # the outermost place: nothing may reach the client unshaped
+    except Exception as error:  # noqa: BLE001  # outermost handler: no exception may reach the client as it is
         problem = problem_of(error)
         if problem.status == 500:
             _LOG.error("%s %s failed: %s", request.method, request.path, type(error).__name__, exc_info=error)
-        elif problem.status > 500:  # passes, and the client is told so
+        elif problem.status > 500:  # temporary, and the client is told so
             _LOG.info("%s %s: %s", request.method, request.path, error)
         response = problem_response(problem)
         if isinstance(error, web.HTTPMethodNotAllowed):

@@ -1,12 +1,13 @@
-"""The definition of a REST operation: method, path, name, handler, and the types of its input and output.
+"""The definition of a REST operation: method, path, operation name, handler, and the types of input and output.
 
 A handler is a function of the cluster and the call::
 
     async def list_jobs(cluster: Cluster, call: Call[PageQuery]) -> JobList:
         \"\"\"Running and archived jobs, the latest first.\"\"\"
 
-Its annotations say which query it takes, which body (a third parameter ``body``), and what it answers; its docstring is
-the summary. From them come the checks of what arrives, and the description (:mod:`sluice.runtime.rest.openapi`).
+Its annotations define the query, the body (a third parameter ``body``) and the response. Its docstring is the summary.
+Requests are validated against them, and the OpenAPI document is generated from them
+(:mod:`sluice.runtime.rest.openapi`).
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ PLAIN_TEXT = "text/plain"
 
 
 Annotation: TypeAlias = Any
-"""What an annotation may be: a class, ``list[bytes]``, ``A | B``."""
+"""A type annotation: a class, ``list[bytes]``, ``A | B``."""
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all query parameters: each field is one; unknown and repeated ones are refused."""
+    """Base of all query types. Each field is a parameter; unknown and repeated parameters are refused."""
 
 
 class NoQuery(Query, frozen=True):
-    """No parameters at all."""
+    """A query without parameters."""
 
 
 QueryT = TypeVar("QueryT", bound=Query)
@@ -49,7 +50,7 @@ DocumentT = TypeVar("DocumentT")
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[QueryT]):
-    """One request, validated: the caller, the segments of the path that have names, and the query."""
+    """One validated request: the caller, the named path segments, the query, and the trace parent."""
 
     request: web.Request
     path: Mapping[str, str]
@@ -64,7 +65,7 @@ class Call(Generic[QueryT]):
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[DocumentT]):
-    """An answer with headers, or with another status than the usual one of its route."""
+    """A response with headers, or with a status other than the default of its route."""
 
     document: DocumentT
     status: int = 0
@@ -72,7 +73,7 @@ class Reply(Generic[DocumentT]):
 
 
 class Nothing(msgspec.Struct, frozen=True):
-    """An empty object: there is nothing to say."""
+    """An empty object, for operations without a result."""
 
 
 Handler = Callable[..., Awaitable[Any]]
@@ -80,7 +81,7 @@ Handler = Callable[..., Awaitable[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """The parts of a body in multipart/form-data: name -> a type for JSON, ``bytes`` for a file."""
+    """The parts of a multipart/form-data body: name -> a type for JSON, ``bytes`` for a file."""
 
     parts: Mapping[str, Annotation]
     required: tuple[str, ...]
@@ -90,17 +91,18 @@ class Form:
 class Route:
     """One operation of REST.
 
+
     Attributes:
-        method: of HTTP.
-        path: a template; ``{name}`` is one segment.
-        operation: its name in the policy; routes that are the same act may share one.
-        handler: who answers, see the module's documentation.
-        status: of a good answer.
-        other_statuses: that a good answer may have besides.
-        errors: what it raises besides what every route may.
-        form: what comes as multipart/form-data; the handler reads it itself.
-        media: the content type of a good answer.
-        binary: whether a body of bytes comes, which the handler reads itself.
+        method: the HTTP method.
+        path: the path template; ``{name}`` is one segment.
+        operation: its name in the policy; routes with the same effect may share a name.
+        handler: the handler, see the module's documentation.
+        status: the status of a successful response.
+        other_statuses: further statuses that a successful response may have.
+        errors: the errors that it raises besides :data:`~sluice.runtime.rest.protocol.problems.EVERYWHERE`.
+        form: the parts of a multipart/form-data body, which the handler reads itself.
+        media: the content type of a successful response.
+        binary: whether the body is binary; the handler reads it itself.
     """
 
     method: str
@@ -116,12 +118,12 @@ class Route:
 
     @property
     def id(self) -> str:
-        """A name that no other route has."""
+        """The unique name of the route."""
         return self.handler.__name__
 
     @property
     def summary(self) -> str:
-        """What the operation does, in one line."""
+        """The first line of the handler's docstring."""
         return (inspect.getdoc(self.handler) or "").partition("\n")[0]
 
     @property
@@ -135,19 +137,19 @@ class Route:
 
     @property
     def query(self) -> type[Query]:
-        """The parameters that it takes."""
+        """The type of its query parameters."""
         (query,) = get_args(self._types["call"])
         checked: type[Query] = query
         return checked
 
     @property
     def body(self) -> Annotation | None:
-        """The type of its body in JSON; None: it takes no such body."""
+        """The type of its JSON body; None if it has no JSON body."""
         return self._types.get("body")
 
     @property
     def response(self) -> Annotation | None:
-        """The type of a good answer; None: something that is not JSON."""
+        """The type of a successful response; None if it is not JSON."""
         answer = self._types["return"]
         if get_origin(answer) is Reply:
             (answer,) = get_args(answer)
@@ -157,11 +159,11 @@ class Route:
 
     @property
     def stream(self) -> bool:
-        """Whether a good answer goes on for as long as the client stays."""
+        """Whether the response is an event stream."""
         return self.media == EVENT_STREAM
 
     def published(self) -> dict[str, Any]:
-        """The facts about the route that the gateway needs."""
+        """The description of the route for the gateway."""
         return {
             "method": self.method,
             "path": self.path,

@@ -1,7 +1,7 @@
-"""Server-sent events (WHATWG HTML, 9.2): streams that are bounded in number, life and memory.
+"""Server-sent events (WHATWG HTML, 9.2): streams with limits for their number, lifetime and memory.
 
-A stream holds no queue. What it sends next is looked up when the client has taken what came before; a client that takes
-nothing for :data:`STALL_SECONDS` is cut off. So is one whose credential is revoked
+A stream has no queue: it looks up what to send next when the client has received the previous event. A client that
+receives nothing for :data:`STALL_SECONDS` is disconnected, and so is one whose credential is revoked
 (``pki.assertions.open_streams``).
 """
 
@@ -26,16 +26,16 @@ from sluice.runtime.rest.protocol.problems import NotAsserted, TooManyStreams, p
 from sluice.runtime.rest.protocol.route import EVENT_STREAM, Call
 
 MAX_STREAMS = 500
-"""Most streams that may be open at a time in one JobManager."""
+"""Maximum number of open streams of one JobManager."""
 MAX_STREAMS_OF_ONE = 20
-"""Most streams of one principal."""
+"""Maximum number of open streams of one principal."""
 STREAM_SECONDS = 900.0
-"""A stream ends after this; the client comes back and is authenticated again."""
+"""Maximum lifetime of a stream. The client then reconnects and is authenticated again."""
 KEEP_ALIVE_SECONDS = 5.0
-"""An idle stream sends a comment this often, below the idle time-outs of proxies on the way."""
+"""An idle stream sends a comment this often, more often than the idle timeouts of proxies."""
 STALL_SECONDS = 30.0
 RETRY_MILLIS = 1000
-"""How long a client waits after the end of a stream before it comes back."""
+"""How long a client waits before it reconnects after the end of a stream."""
 
 
 class EventStream:
@@ -53,7 +53,7 @@ class EventStream:
         return self._clock() >= self._end
 
     async def send(self, event: str, document: object, identifier: str = "") -> None:
-        """One event, with its document in JSON; ``identifier`` is where a client goes on later."""
+        """Send an event with a JSON document. A client that reconnects sends the last ``identifier``."""
         data = msgspec.json.encode(document)
         head = f"id: {identifier}\nevent: {event}\ndata: " if identifier else f"event: {event}\ndata: "
         await self._write(head.encode() + data + b"\n\n")
@@ -64,7 +64,7 @@ class EventStream:
             await self._write(b":\n\n")
 
     async def begin(self) -> None:
-        """What comes first."""
+        """Send the reconnection time as the first message."""
         await self._write(f"retry: {RETRY_MILLIS}\n\n".encode())
 
     async def _write(self, data: bytes) -> None:
@@ -78,26 +78,28 @@ Produce = Callable[[EventStream], Awaitable[None]]
 
 @dataclass
 class Streams:
-    """All streams of this process.
+    """All event streams of this process.
+
 
     Attributes:
-        open: those that are open, with who has opened them.
+        open: the open streams with the callers that opened them.
     """
 
     open: OpenStreams
     clock: Callable[[], float] = field(default=time.monotonic)
     _places: Counter[str] = field(default_factory=Counter)
-    """The number of streams of each principal, from the request for one until its end."""
+    """The number of streams per principal, counted from the request to the end of the stream."""
 
     async def serve(self, call: Call[Any], produce: Produce) -> web.StreamResponse:
-        """Answer ``call`` with the events that ``produce`` sends, until it returns.
+        """Respond to ``call`` with the events that ``produce`` sends, until it returns.
+
 
         Raises:
-            TooManyStreams: as many as there may be are open already.
+            TooManyStreams: the maximum number of streams is open already.
         """
         principal = call.who.name
         self._take_place(principal)
-        # Its own task: cutting the stream must not cancel the connection, which others may use.
+        # In its own task: ending the stream must not cancel the connection, which other requests may share.
         task = asyncio.create_task(self._serve(call, produce))
         task.add_done_callback(lambda _: self._give_place_back(principal))
         try:
@@ -108,7 +110,7 @@ class Streams:
             raise
 
     def _take_place(self, principal: str) -> None:
-        """Check the limits and take a place in one step, before any stream of a burst is open."""
+        """Check the limits and count the stream in one step, before any stream of a burst is open."""
         if self._places.total() >= MAX_STREAMS or self._places[principal] >= MAX_STREAMS_OF_ONE:
             raise TooManyStreams(
                 "too many streams are open", f"at most {MAX_STREAMS_OF_ONE} of one principal: close others first"
@@ -132,7 +134,7 @@ class Streams:
         except StreamEnded:
             if response.prepared:
                 with contextlib.suppress(TimeoutError, ClientConnectionError):
-                    await stream.send("problem", problem_of(NotAsserted("the credential is not valid any more")))
+                    await stream.send("problem", problem_of(NotAsserted("the credential is no longer valid")))
                     await response.write_eof()
         except (TimeoutError, ClientConnectionError):
             if call.request.transport is not None:
@@ -143,12 +145,12 @@ class Streams:
         return response
 
     async def _produce(self, stream: EventStream, produce: Produce) -> None:
-        """Report an error inside the stream, because the status was sent long ago."""
+        """Run ``produce``. An error is reported inside the stream, because the status has been sent already."""
         await stream.begin()
         try:
             await produce(stream)
         except FeedClosed:
-            lost = LeadershipLost("this JobManager does not lead any more", "come back: another one does")
+            lost = LeadershipLost("this JobManager no longer leads", "reconnect to reach the new leader")
             await stream.send("problem", problem_of(lost))
         except SluiceError as error:
             await stream.send("problem", problem_of(error))

@@ -1,4 +1,4 @@
-"""What a submission brings: its files, from the request or from allowed stores, and who was admitted with it."""
+"""Receives submissions: their files, from the request or from allowed stores, and the admission by the gateway."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What is kept of the assertion that admitted a submission, for the receipt of its job."""
+"""The parts of the assertion that admitted a submission, which are kept for the receipt of its job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SALT_BYTES = 32
 
 
 def admission_of(who: Assertion) -> Admission:
-    """How the gateway admitted the submission of ``who``."""
+    """The record of how the gateway admitted the submission of ``who``."""
     return Admission(
         method=who.principal.method,
         credential_kind=who.principal.credential.kind,

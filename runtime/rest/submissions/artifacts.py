@@ -1,7 +1,7 @@
-"""Files that a request names by URL, from stores that the configuration allows.
+"""Fetches files that a request names by URL from the stores that the configuration allows.
 
-A store is a directory (``file:///srv/pipelines/``) or any URL that fsspec opens (``s3://bucket/pipelines/``). What is
-named is below one of them, written in one way only: no empty or dot segment, no escape, no chained URL.
+A store is a directory (``file:///srv/pipelines/``) or a URL that fsspec can open (``s3://bucket/pipelines/``). A file
+URL must be below a store and in canonical form: without empty or dot segments, escapes, or chained URLs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOCAL = "file"
 
 
 class ArtifactStores:
-    """The stores of a configuration; a URL without ``/`` at its end gets one."""
+    """The configured stores. A trailing ``/`` is added to a URL without one."""
 
     def __init__(self, stores: Sequence[str]) -> None:
         self._stores = tuple(store if store.endswith("/") else f"{store}/" for store in stores)
@@ -35,25 +35,26 @@ class ArtifactStores:
             _check(store.rstrip("/") or store)
 
     async def fetch(self, url: str, store: BlobStore, job_id: str) -> BlobRef:
-        """Copy what ``url`` names into ``store`` for ``job_id``.
+        """Copy the file at ``url`` into ``store`` for ``job_id``.
+
 
         Raises:
-            ArtifactRefused: it is in no allowed store, or cannot be read.
-            InvalidBlobName: its name is not a plain one.
-            BlobTooLarge: it is larger than a job may have.
+            ArtifactRefused: it is not in an allowed store, or cannot be read.
+            InvalidBlobName: its name is not a plain file name.
+            BlobTooLarge: the job would have more content than allowed.
         """
         allowed = self._allowed(url)
         name = check_file_name(url.rpartition("/")[2])
         return await asyncio.to_thread(_copy, url, allowed, name, store, job_id)
 
     def _allowed(self, url: str) -> str:
-        """The store that ``url`` is in."""
+        """The store that contains ``url``; raises :class:`ArtifactRefused` if none does."""
         _check(url)
         for each in self._stores:
             if url.startswith(each):
                 return each
         raise ArtifactRefused(
-            f"{url[:200]!r} is in no store that files may come from", "see jobmanager.artifact_stores in sluice.toml"
+            f"{url[:200]!r} is not in an allowed store", "see jobmanager.artifact_stores in sluice.toml"
         )
 
 
@@ -82,7 +83,7 @@ def _opened(url: str, allowed: str) -> Iterator[BinaryIO]:
         file = _open_local(Path(path), Path(allowed.partition("://")[2])) if scheme == _LOCAL else _open_remote(url)
     except ArtifactRefused:
         raise
-    # Anything: what fsspec raises depends on the store.
+    # Any exception: fsspec's errors depend on the store.
     except Exception as error:
         raise ArtifactRefused(f"{url[:200]!r} cannot be opened: {type(error).__name__}") from error
     with file:
@@ -90,7 +91,7 @@ def _opened(url: str, allowed: str) -> Iterator[BinaryIO]:
 
 
 def _open_local(path: Path, allowed: Path) -> BinaryIO:
-    """A regular file that is really below the store, wherever symbolic links lead."""
+    """Open a regular file that is below the store after all symbolic links are resolved."""
     real = path.resolve(strict=True)
     if not real.is_relative_to(allowed.resolve(strict=True)):
         raise ArtifactRefused(f"{str(path)[:200]!r} leads out of its store")

@@ -1,4 +1,4 @@
-"""Sizes as Spark's settings write them; no I/O."""
+"""Parses memory sizes in the notation of Spark's settings. No I/O."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ MAX_MEBIBYTES = 1 << 31
 
 
 def mebibytes(text: str) -> int:
-    """What ``4g``, ``512m``, ``524288k`` or ``512`` (MiB) are in MiB, as Spark reads them; raises :class:`ValueError`.
+    """``4g``, ``512m``, ``524288k`` or ``512`` (MiB) in MiB, as Spark reads them; raises :class:`ValueError`.
 
     Source: Spark's configuration, "Spark Properties", sizes in bytes.
     """
     found = _SIZE.fullmatch(text.strip().lower())
     if found is None:
-        raise ValueError(f"{text[:40]!r} is no size of memory")
+        raise ValueError(f"{text[:40]!r} is not a memory size")
     number, unit = found.groups()
     size = int(number) * _IN_KIB[unit or "m"] >> 10
     if not 0 < size < MAX_MEBIBYTES:
-        raise ValueError(f"{text[:40]!r} is no possible size of memory")
+        raise ValueError(f"{text[:40]!r} is out of range for a memory size")
     return size

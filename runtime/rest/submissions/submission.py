@@ -1,7 +1,7 @@
-"""Receiving a submission: multipart/form-data, files streamed into the blob store, nothing held in memory.
+"""Receives a submission as multipart/form-data, and streams its files into the blob store without buffering them.
 
-Parts: ``request`` (JSON, once), ``pipeline`` (a file, once), ``file``, ``py_file``, ``archive`` (any number up to the
-bound).
+Parts: ``request`` (JSON, once), ``pipeline`` (a file, once), ``file``, ``py_file``, ``archive`` (any number up to
+:data:`MAX_FILES` together).
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from sluice.runtime.spark.jvm import directory_name
 from sluice.runtime.workload import TokenFile
 
 MAX_REQUEST_PART_BYTES = 1 << 20
-"""Largest ``request`` part."""
+"""Maximum size of the ``request`` part."""
 MAX_SAVEPOINT_CHARACTERS = 1000
-"""Longest id or path of a savepoint."""
+"""Maximum length of a savepoint's id or path."""
 MAX_FILES = 64
-"""Most ``file`` parts."""
+"""Maximum number of ``file``, ``py_file`` and ``archive`` parts together."""
 MAX_QUEUE_CHARACTERS = 32
 CHUNK_BYTES = 256 << 10
 STALL_SECONDS = 60.0
-"""An upload that brings nothing for this long is given up."""
+"""An upload without progress for this long is aborted."""
 
 _MALFORMED = (ValueError, RuntimeError, AssertionError, EOFError, HttpProcessingError)
-"""What aiohttp's multipart reader raises when the body does not follow its own boundaries and headers."""
+"""Errors that aiohttp's multipart reader raises for a body with malformed boundaries or headers."""
 
 
 class UploadedPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file that was uploaded before, and the part it stands for."""
+    """A file that was uploaded before, and the part that it replaces."""
 
     part: Literal["pipeline", "file", "py_file", "archive"]
     upload_id: str
 
 
 class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The ``request`` part; ``name`` defaults to the pipeline's file name, the others to the cluster's defaults."""
+    """The ``request`` part. ``name`` defaults to the pipeline's file name, other fields to the cluster's defaults."""
 
     name: str = ""
     args: tuple[str, ...] = ()
@@ -56,23 +56,23 @@ class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     executors: int | None = None
     restart: RestartWish = RestartWish()
     archive_names: dict[str, str] = {}
-    """File name of an archive -> the directory that it is unpacked into; by default its name without the suffix."""
+    """File name of an archive -> directory that it is unpacked into; default: the name without the suffix."""
     python: Annotated[str, msgspec.Meta(max_length=MAX_PYTHON_CHARACTERS)] = ""
-    """Path of the Python that driver and executors use, in an archive: ``env/bin/python``; default: the cluster's."""
+    """Path of the Python interpreter in an archive, as in ``env/bin/python``; default: the cluster's Python."""
     savepoint: Annotated[str, msgspec.Meta(max_length=MAX_SAVEPOINT_CHARACTERS)] = ""
     executor_cores: int = 0
     executor_memory_mb: int = 0
     token_files: TokenFiles = ()
-    """Files with tokens of the job for audiences that the policy gives it, kept fresh: ``audience``, ``name`` and, for
-    clients of AWS, ``aws_role_arn``."""
+    """Files with current tokens of the job for audiences that the policy allows: ``audience``, ``name`` and, for AWS
+    clients, ``aws_role_arn``."""
     uploads: Annotated[tuple[UploadedPart, ...], msgspec.Meta(max_length=MAX_FILES + 1)] = ()
-    """Files that were uploaded before (`/v1/uploads`), instead of parts that bring them."""
+    """Files that were uploaded before (`/v1/uploads`), instead of parts with their content."""
     secrets: tuple[SecretReference, ...] = ()
     """Secrets that the job gets as files below `/run/secrets`."""
     queue: Annotated[str, msgspec.Meta(max_length=MAX_QUEUE_CHARACTERS)] = ""
-    """Whose share of the slots its executors count towards; default: the first one that the caller may use."""
+    """The queue whose share of the slots its executors use; default: the first queue that the caller may use."""
     priority: Annotated[int, msgspec.Meta(ge=0, le=MAX_PRIORITY)] = 0
-    """In its queue, up to what the queue allows."""
+    """The priority within its queue, up to the maximum of the queue."""
 
 
 @dataclass
@@ -85,13 +85,13 @@ class _Parts:
 
     @property
     def count(self) -> int:
-        """Files besides the pipeline."""
+        """The number of files without the pipeline."""
         return len(self.files) + len(self.py_files) + len(self.archives)
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A submission, and the uploads that it has used."""
+    """A submission, and the ids of the uploads that it used."""
 
     submission: JobSubmission
     uploads: tuple[str, ...] = ()
@@ -100,15 +100,16 @@ class Received:
 async def receive_submission(
     request: web.Request, store: BlobStore, job_id: str, *, owner: Principal, default_executors: int
 ) -> Received:
-    """Read the request's body; blobs are stored under ``job_id`` as they come.
+    """Read the request's body, and store its files as blobs of ``job_id``.
+
 
     Raises:
-        BadRequest: it does not have the form above.
-        InvalidBlobName: a file name is not a plain one.
-        BlobTooLarge: more content than one job may have.
-        UploadNotFound: it names an upload that is not its owner's.
-        UploadConflict: it names one that is not complete.
-        InvalidSecret: a secret or its file has no plain name.
+        BadRequest: the body does not have the parts above.
+        InvalidBlobName: a file name is not plain.
+        BlobTooLarge: the job would have more content than allowed.
+        UploadNotFound: it names an upload that does not exist or belongs to another user.
+        UploadConflict: it names an upload that is not complete.
+        InvalidSecret: the name of a secret or of its file is not plain.
     """
     if request.content_type != "multipart/form-data":
         _bad(f"the body is {request.content_type}, not multipart/form-data")
@@ -121,7 +122,7 @@ async def receive_submission(
     except _MALFORMED as error:
         raise BadRequest(f"the body is not valid multipart/form-data: {type(error).__name__}") from error
     except TimeoutError as error:
-        raise BadRequest(f"the upload stood still for {STALL_SECONDS:g} s") from error
+        raise BadRequest(f"the upload made no progress for {STALL_SECONDS:g} s") from error
     if parts.request is not None:
         for uploaded in parts.request.uploads:
             _add(parts, uploaded.part, await asyncio.to_thread(store.adopt, job_id, uploaded.upload_id, owner.name))
@@ -158,14 +159,14 @@ def _token_files(files: tuple[TokenFile, ...]) -> tuple[TokenFile, ...]:
     if len({file.name for file in files}) != len(files):
         _bad("two of token_files have the same name")
     if any(not file.audience.isprintable() for file in files):
-        _bad("an audience of token_files cannot be printed")
+        _bad("an audience in token_files has unprintable characters")
     return files
 
 
 def _archives(refs: list[BlobRef], names: dict[str, str]) -> tuple[Archive, ...]:
     unknown = sorted(set(names) - {ref.name for ref in refs})
     if unknown:
-        _bad(f"archive_names names {unknown[0][:80]!r}, and there is no such archive")
+        _bad(f"archive_names has {unknown[0][:80]!r}, but the job has no such archive")
     return tuple(Archive(blob=ref, name=names.get(ref.name, "") or directory_name(ref.name)) for ref in refs)
 
 
@@ -180,7 +181,7 @@ async def _receive_part(part: BodyPartReader, parts: _Parts, store: BlobStore, j
 
 
 def _takes(parts: _Parts, name: str) -> bool:
-    """Whether there is room for one more file in the part ``name``."""
+    """Whether one more file may come in the part ``name``."""
     return parts.pipeline is None if name == "pipeline" else parts.count < MAX_FILES
 
 
@@ -196,7 +197,7 @@ def _add(parts: _Parts, name: str, ref: BlobRef) -> None:
 def _unexpected(name: str) -> NoReturn:
     _bad(
         f"unexpected part {name[:80]!r}",
-        f"one request, one pipeline, together up to {MAX_FILES} file, py_file and archive",
+        f"send one request, one pipeline, and at most {MAX_FILES} file, py_file and archive parts together",
     )
 
 

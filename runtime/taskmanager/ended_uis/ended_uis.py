@@ -145,7 +145,9 @@ class EndedUis(RpcEndpoint):
             entry = found
         async with entry.lock:
             if entry.started or piece.offset != entry.received:
-                raise EndedUiRefused(f"the event log of job {piece.job_id} is being received already", "ask again in a minute")
+                raise EndedUiRefused(
+                    f"the event log of job {piece.job_id} is being received already", "ask again in a minute"
+                )
             if piece.offset + len(piece.data) > MAX_EVENT_LOG_BYTES:
                 raise EndedUiRefused(f"an event log of more than {MAX_EVENT_LOG_BYTES} bytes", "it is not shown")
             try:
@@ -162,7 +164,9 @@ class EndedUis(RpcEndpoint):
         """Make room for one more UI; raises ``EndedUiRefused`` while all others are loading."""
         if job_id in self._entries:
             if self._entries[job_id].state is not EndedUiState.FAILED and not self._stalled(self._entries[job_id]):
-                raise EndedUiRefused(f"the event log of job {job_id} is being received already", "ask again in a minute")
+                raise EndedUiRefused(
+                    f"the event log of job {job_id} is being received already", "ask again in a minute"
+                )
             await self._end(job_id)
         while len(self._entries) >= MAX_UIS:
             ready = [each for each in self._entries.items() if each[1].state is not EndedUiState.LOADING]

@@ -226,7 +226,7 @@ async def test_a_machine_that_is_never_idle_is_told_of_once(caplog: pytest.LogCa
         world.now += STARVED_SECONDS
         await pool.look()
     assert len(caplog.messages) == 1
-    assert "less than 25% of the processors" in caplog.messages[0]
+    assert "less than 25% of the CPU time" in caplog.messages[0]
 
 
 async def test_one_is_started_on_a_busy_machine_where_that_is_wanted() -> None:

@@ -106,7 +106,7 @@ async def test_a_piece_that_does_not_follow_is_refused(uis: Uis, offset: int, da
 
 
 async def test_a_middle_without_a_beginning_is_refused(uis: Uis) -> None:
-    with pytest.raises(EndedUiRefused, match="beginning"):
+    with pytest.raises(EndedUiRefused, match="first piece"):
         await uis.load(ONE, b"x", offset=5)
 
 
