@@ -104,13 +104,13 @@ def csrf_holds(method: str, given: tuple[str, ...], who: Authenticated) -> bool:
 
 def challenge(error: Unauthenticated, realm: str) -> Decision:
     """The 401 decision. RFC 6750 section 3: no error code without a credential, ``invalid_token`` otherwise."""
-    told = f'Bearer realm="{realm}"'
+    value = f'Bearer realm="{realm}"'
     detail = "This needs a token: Authorization: Bearer slc_... (`sluice token create`), or sign in: `sluice login`."
     if error.refusal is not Refusal.MISSING:
-        told += ', error="invalid_token"'
+        value += ', error="invalid_token"'
         known = error.refusal in {Refusal.REVOKED, Refusal.EXPIRED}
         detail = f"{error.refusal.value.capitalize()}." if known else "The token is not valid."
-    return Decision(401, error.reason, detail, credential=error.credential, challenge=told)
+    return Decision(401, error.reason, detail, credential=error.credential, challenge=value)
 
 
 def _refuse(status: int, principal: Principal, reason: str, detail: str, operation: str = "") -> Decision:

@@ -34,7 +34,7 @@ CONNECT_PREFIXES = ("/spark.connect.SparkConnectService/", "/arrow.flight.protoc
 """Paths of the gRPC methods that the relay serves."""
 
 _JTI_BYTES = 12
-_OF_PASSES = frozenset({"method", "all", "own"})
+_PASS_ONLY = frozenset({"method", "all", "own"})
 """Claims of passes; assertions omit them."""
 
 
@@ -105,5 +105,5 @@ class AssertionSigner:
             exp=int(now) + LIFETIME_SECONDS,
         )
         key = self.keys.signing(now)
-        payload = {name: value for name, value in msgspec.to_builtins(claims).items() if name not in _OF_PASSES}
+        payload = {name: value for name, value in msgspec.to_builtins(claims).items() if name not in _PASS_ONLY}
         return jwt.encode(payload, key.private, algorithm=ALGORITHM, headers={"kid": key.kid})

@@ -14,7 +14,7 @@ ACCESS_LOG_FILE = "access/access.jsonl"
 EGRESS_OPERATION = "egress.connect"
 
 _FILE = "envoy.extensions.access_loggers.file.v3.FileAccessLog"
-_TOLD = "envoy.filters.http.ext_authz"
+_EXT_AUTHZ = "envoy.filters.http.ext_authz"
 _WOULD = "%DYNAMIC_METADATA(envoy.filters.network.rbac:shadow_engine_result)%"
 """In mode ``audit``: the result that enforcement would have had."""
 _COMMON: Mapping[str, str] = {
@@ -36,9 +36,9 @@ def refused_log() -> dict[str, object]:
         "path": "%REQ(:AUTHORITY)%",
         "request_id": "%REQ(X-REQUEST-ID)%",
         "peer": "%DOWNSTREAM_PEER_URI_SAN%",
-        "principal": f"%DYNAMIC_METADATA({_TOLD}:owner)%",
-        "credential": f"%DYNAMIC_METADATA({_TOLD}:job)%",
-        "process": f"%DYNAMIC_METADATA({_TOLD}:process)%",
+        "principal": f"%DYNAMIC_METADATA({_EXT_AUTHZ}:owner)%",
+        "credential": f"%DYNAMIC_METADATA({_EXT_AUTHZ}:job)%",
+        "process": f"%DYNAMIC_METADATA({_EXT_AUTHZ}:process)%",
         "decision": "deny",
         "status": "%RESPONSE_CODE%",
         "reason": "%RESPONSE_CODE_DETAILS%",

@@ -87,8 +87,8 @@ def decided_by_pass(roles: Iterable[str], operation: str) -> Mapping[str, object
         {"header": {"name": ROLE, "string_match": {"exact": role}}} for role in sorted(roles)
     ]
     # If no role is granted: Envoy rejects a configuration with an empty list of principals.
-    nobody: dict[str, object] = {"not_id": {"any": True}}
-    policy = {"permissions": [{"any": True}], "principals": by_pass or [nobody]}
+    no_principal: dict[str, object] = {"not_id": {"any": True}}
+    policy = {"permissions": [{"any": True}], "principals": by_pass or [no_principal]}
     return {
         PASS: typed(_JWT_AUTHN_PER_ROUTE, requirement_name=ROLE_PASS),
         ASK: typed("envoy.config.route.v3.FilterConfig", disabled=True),

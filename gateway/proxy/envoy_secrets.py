@@ -47,24 +47,24 @@ class Secrets:
         self._given = dict(first)
         self._files = files
         self._more = more
-        self._besides: Mapping[str, Mapping[str, Message]] = {}
+        self._others: Mapping[str, Mapping[str, Message]] = {}
         if more is not None:
-            self._besides = more.update(dt.datetime.now(dt.UTC)) or {}
+            self._others = more.update(dt.datetime.now(dt.UTC)) or {}
         self._publish()
 
     async def feed_forever(self, reports: UseReports) -> None:
         """Publish new identities, and report those that Envoy has loaded, until cancelled."""
         for feed, given in self._given.items():
             reports.await_loading(feed, given)
-        await repeat(partial(self._look, reports), POLL_SECONDS, "Envoy is not given what is new")
+        await repeat(partial(self._look, reports), POLL_SECONDS, "cannot publish new secrets to Envoy")
 
     async def _look(self, reports: UseReports) -> None:
         for feed in tuple(self._given):
             self.look(feed, reports, dt.datetime.now(dt.UTC))
         if self._files is not None:
             self.look_at_files(self._files, dt.datetime.now(dt.UTC))
-        if self._more is not None and (besides := self._more.update(dt.datetime.now(dt.UTC))) is not None:
-            self._besides = besides
+        if self._more is not None and (others := self._more.update(dt.datetime.now(dt.UTC))) is not None:
+            self._others = others
             self._publish()
         await reports.look(dt.datetime.now(dt.UTC))
 
@@ -111,8 +111,8 @@ class Secrets:
         secrets = {name: secret for each in given for name, secret in each.secrets.items()}
         if self._files is not None:
             secrets |= self._files.used.secrets if self._files.used is not None else self._in_place_of_files()
-        kinds = {SECRET: secrets, **self._besides}
-        kinds[SECRET] = {**secrets, **self._besides.get(SECRET, {})}
+        kinds = {SECRET: secrets, **self._others}
+        kinds[SECRET] = {**secrets, **self._others.get(SECRET, {})}
         self._service.board.publish({kind: Resources.of(messages) for kind, messages in kinds.items()})
 
     def _in_place_of_files(self) -> dict[str, Message]:

@@ -78,7 +78,7 @@ class UseReports:
         self._started = psutil.Process(envoy.pid).create_time()
         self._awaited: dict[SecretFeed, Given] = {}
         self._written: dict[SecretFeed, TrustReport] = {}
-        self._told = ""
+        self._last_error = ""
 
     def await_loading(self, feed: SecretFeed, given: Given) -> None:
         """Report ``given`` once Envoy has loaded it."""
@@ -97,11 +97,11 @@ class UseReports:
             for feed, report in self._written.items():
                 if not (feed.directory / DIRECTORY / f"{report.pid}.json").exists():
                     self._write(feed, report)
-            self._told = ""
+            self._last_error = ""
         except (EnvoyFailed, StoreError, OSError) as error:
             # An externally started Envoy may be down for long: log the same error only once.
-            if str(error) != self._told:
-                self._told = str(error)
+            if str(error) != self._last_error:
+                self._last_error = str(error)
                 _LOG.warning("cannot find out which certificates Envoy uses: %s", error)
 
     def close(self) -> None:

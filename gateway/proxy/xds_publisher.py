@@ -84,7 +84,7 @@ class EdgePublisher:
 
     async def run(self) -> None:
         """Publish changes until cancelled."""
-        await repeat(self._look, POLL_SECONDS, "what is new is not given to Envoy")
+        await repeat(self._look, POLL_SECONDS, "cannot publish changes to Envoy")
 
     def _look(self) -> None:
         for what, refresh in (("configuration", self._refresh_edge), ("revocations", self._refresh_revocations)):

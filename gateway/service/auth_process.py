@@ -67,7 +67,7 @@ async def run_auth(
     server_name = "auth" if number == 1 else name
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(auth_service(home, config, trust_domain, name, locate_ca=locate_ca))
-        checks, decides = service.checks, service.checks.authenticator
+        checks, authenticator = service.checks, service.checks.authenticator
         await stack.enter_async_context(keeping(home, checks.audit.log))
         await stack.enter_async_context(exporting(home, config.audit_exports))
         if config.auth_host or config.ext_authz is not None:
@@ -76,11 +76,11 @@ async def run_auth(
         server = web.Server(
             with_jobmanager_api(
                 service.handle,
-                decides.pass_keys,
+                authenticator.pass_keys,
                 validity_in(home, config),
-                tokens=JobTokenDecisions(decides.policy.get, checks.audit),
+                tokens=JobTokenDecisions(authenticator.policy.get, checks.audit),
                 egress=EgressEvidence(
-                    decides.policy.get, checks.audit.append_all, partial(_last_records, audit_directory(home))
+                    authenticator.policy.get, checks.audit.append_all, partial(_last_records, audit_directory(home))
                 ).answer,
                 audit=checks.audit,
                 identity=identity,
@@ -93,19 +93,19 @@ async def run_auth(
         )
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_SHUTDOWN_SECONDS)
         await runner.setup()
-        outside = egress or NO_EGRESS
-        of_jobs: Mapping[str, Method] = {}
-        if is_on(outside):
-            asking = TlsIdentity(home.identity(Role.AUTH, name)) if rest is not None else None
-            jobs = RestJobs(service.checks.signer, RestClient(legs_of(config, paths, rest).rest, asking))
-            of_jobs = authorization(
-                await stack.enter_async_context(egress_checks(service, jobs, outside, trust_domain))
+        egress_config = egress or NO_EGRESS
+        egress_methods: Mapping[str, Method] = {}
+        if is_on(egress_config):
+            rest_identity = TlsIdentity(home.identity(Role.AUTH, name)) if rest is not None else None
+            jobs = RestJobs(service.checks.signer, RestClient(legs_of(config, paths, rest).rest, rest_identity))
+            egress_methods = authorization(
+                await stack.enter_async_context(egress_checks(service, jobs, egress_config, trust_domain))
             )
         xds = await stack.enter_async_context(
             xds_service(
                 status_file(home, server_name),
                 None if config.auth_host else of_auth(paths.xds_socket, number),
-                of_jobs,
+                egress_methods,
             )
         )
         if config.auth_host:
@@ -139,19 +139,19 @@ async def run_auth(
             await web.SockSite(runner, listening).start()
             where = str(path)
         legs = legs_of(config, paths, rest)
-        sources = Sources(checks.routes, decides.policy, decides.pass_keys, decides.revocations)
+        sources = Sources(checks.routes, authenticator.policy, authenticator.pass_keys, authenticator.revocations)
         copy, collector = paths.configuration, collector_of(tracing) if tracing else None
         await stack.enter_async_context(
-            publishing(xds, config, trust_domain, legs, sources, copy=copy, collector=collector, egress=outside)
+            publishing(xds, config, trust_domain, legs, sources, copy=copy, collector=collector, egress=egress_config)
         )
         if config.ext_authz is not None:
             # Imported late, because importing gRPC is slow and few clusters have this listener.
             from sluice.gateway.service.grpc_server import ext_authz_listener
 
-            asked = ext_authz_listener(
+            grpc_listener = ext_authz_listener(
                 home, config.ext_authz.of_number(number), checks, identity, users=edge_directory(home), number=number
             )
-            address = await stack.enter_async_context(asked)
+            address = await stack.enter_async_context(grpc_listener)
             stack.callback(publish(ext_authz_announcement(home, number), *address))
         _LOG.info("auth service ready on %s with %d routes", where, len(checks.routes.get().routes))
         await asyncio.Event().wait()

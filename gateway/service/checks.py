@@ -90,7 +90,7 @@ class CheckService:
             if not decision.allowed or decision.principal is None:
                 return _refusal(decision, page=wants_page(headers))
             cookie = self._noted_use(who) if isinstance(who, Authenticated) else None
-            told = {
+            added = {
                 PRINCIPAL_HEADER: decision.principal.name,
                 ASSERTION_HEADER: self.signer.sign(
                     decision.principal,
@@ -105,8 +105,8 @@ class CheckService:
                 OPERATION_HEADER: decision.operation,
             }
         if span.traceparent:
-            told[TRACEPARENT_HEADER] = span.traceparent  # the parent of REST's span
-        return Answer(200, told, cookie=cookie, decision=decision)
+            added[TRACEPARENT_HEADER] = span.traceparent  # the parent of REST's span
+        return Answer(200, added, cookie=cookie, decision=decision)
 
     async def decide_and_record(self, check: CheckRequest, who: Authenticated | Unauthenticated) -> Decision:
         """Decide, and write the decision to the audit log before it is returned."""

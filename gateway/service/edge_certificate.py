@@ -65,7 +65,7 @@ async def renewing(home: Home, config: GatewayConfig, envoy: EnvoyAdmin, status:
         yield
         return
 
-    def tell(problem: str) -> None:
+    def report(problem: str) -> None:
         if problem:
             status.refused(ACME_CERTIFICATE, problem)
         else:
@@ -76,7 +76,7 @@ async def renewing(home: Home, config: GatewayConfig, envoy: EnvoyAdmin, status:
             port = await envoy.until_listening(ACME_HTTP)
             announced.callback(publish(acme_announcement(home), config.host, port))
             _LOG.info("Envoy answers ACME challenges on %s:%d, and nothing else there", config.host, port)
-        agent = AcmeAgent(home, config.acme, config.server_names, tell)
+        agent = AcmeAgent(home, config.acme, config.server_names, report)
         running = asyncio.create_task(agent.run(), name="acme")
         try:
             yield

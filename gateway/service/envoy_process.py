@@ -91,19 +91,19 @@ async def run_envoy(
         )
     own = home if name == ENVOY_NAME else home.envoy(name).create()
     paths = EnvoyPaths.of(home, name)
-    legs, outside, shared = legs_of(config, paths, rest), egress or NO_EGRESS, config.envoys > 1
+    legs, outgoing, shared = legs_of(config, paths, rest), egress or NO_EGRESS, config.envoys > 1
     # Check the ports before writing files: another gateway of this home may be using them.
     if not elsewhere:
         require_free_port(config.host, config.port, shared=shared)
         if config.http3:
             require_free_port(config.host, config.port, udp=True)
-        if is_on(outside):
-            require_free_port(outside.host, outside.port, shared=shared)
+        if is_on(outgoing):
+            require_free_port(outgoing.host, outgoing.port, shared=shared)
         require_free_challenge_port(config)
         clear_stale_socket(paths.admin_socket)
     make_private_directory(paths.bootstrap.parent)
     feeds = [SecretFeed(edge_directory(home), Side.EDGE, trust_domain)]
-    if legs.any_tls or is_on(outside):
+    if legs.any_tls or is_on(outgoing):
         feeds.append(SecretFeed(home.identity(Role.GATEWAY, name), Side.INTERNAL, trust_domain))
     first = {feed: given for feed in feeds if (given := feed.update(utc_now())) is not None}
     files = certificate_files(home, config)
@@ -113,7 +113,7 @@ async def run_envoy(
         _prepare_access_log(paths)
         write_secret(paths.bootstrap, msgspec.json.encode(document))
         running = _Running(
-            own, config, paths, secrets, outside, chains=bool(config.auth_host) or own is not home, status=sds.status
+            own, config, paths, secrets, outgoing, chains=bool(config.auth_host) or own is not home, status=sds.status
         )
         if elsewhere:
             await _accompany_envoy(running, EnvoyElsewhere(paths.admin_socket))
@@ -140,7 +140,7 @@ def _prepare_access_log(paths: EnvoyPaths) -> None:
 
 
 async def _chain_access_log(running: _Running, stack: contextlib.AsyncExitStack) -> None:
-    """Write the access log to an audit log of its own when no auth service reads it.
+    """Import the access log into a separate audit log when no auth service reads it.
 
     An auth service on another machine cannot read it, and one on this machine reads the first Envoy's only.
     """

@@ -41,8 +41,8 @@ class AuthService:
         """The handler for aiohttp's low-level server. A request for no other known path is an authorization check."""
         if request.raw_path.startswith(STATIC_PREFIX):
             return _static(request)
-        if (told := self.discovery.answer(request)) is not None:
-            return told
+        if (document := self.discovery.answer(request)) is not None:
+            return document
         if request.raw_path.startswith(PREFIX):
             return await self.api.handle(request)
         check = CheckRequest(

@@ -77,7 +77,7 @@ class GrpcAuthorization:
         remaining = context.time_remaining()
         try:
             async with asyncio.timeout(MAX_CHECK_SECONDS if remaining is None else min(remaining, MAX_CHECK_SECONDS)):
-                check, headers = self._question(request)
+                check, headers = self._parsed(request)
                 return _response(await self.checks.answer(check, headers))
         except MalformedCheck as error:
             _LOG.warning("refusing a malformed check: %s", error)
@@ -89,7 +89,7 @@ class GrpcAuthorization:
             _LOG.exception("refusing a request: cannot decide")
             await _abort(context, grpc.StatusCode.UNAVAILABLE, "cannot decide now")
 
-    def _question(self, data: bytes) -> tuple[CheckRequest, Mapping[str, str]]:
+    def _parsed(self, data: bytes) -> tuple[CheckRequest, Mapping[str, str]]:
         try:
             attributes = message_class(_REQUEST).FromString(data).attributes
         except DecodeError as error:

@@ -66,22 +66,22 @@ def with_jobmanager_api(
     async def public_keys(_: web.BaseRequest) -> web.StreamResponse:
         return web.Response(body=encode_jwks(keys), content_type="application/json")
 
-    async def standing(asked: bytes, _: str) -> bytes:
-        return answer(is_valid, asked)
+    async def standing(query: bytes, _: str) -> bytes:
+        return answer(is_valid, query)
 
-    async def job_token(asked: bytes, _: str) -> bytes:
-        return msgspec.json.encode(await tokens.decide(decode_query(asked)))
+    async def job_token(query: bytes, _: str) -> bytes:
+        return msgspec.json.encode(await tokens.decide(decode_query(query)))
 
-    async def connections(asked: bytes, _: str) -> bytes:
-        return msgspec.json.encode(await egress(msgspec.json.decode(asked, type=EgressQuestion)))
+    async def connections(query: bytes, _: str) -> bytes:
+        return msgspec.json.encode(await egress(msgspec.json.decode(query, type=EgressQuestion)))
 
-    async def event(asked: bytes, by: str) -> bytes:
-        it = msgspec.json.decode(asked, type=_Event)
-        await audit.event(it.kind, it.principal, {**it.detail, "by": by})
+    async def event(query: bytes, by: str) -> bytes:
+        decoded = msgspec.json.decode(query, type=_Event)
+        await audit.event(decoded.kind, decoded.principal, {**decoded.detail, "by": by})
         return b""
 
-    async def receipt(asked: bytes, by: str) -> bytes:
-        order = msgspec.json.decode(asked, type=ProofOrder)
+    async def receipt(query: bytes, by: str) -> bytes:
+        order = msgspec.json.decode(query, type=ProofOrder)
         recorded = await audit.event(RECEIPT_ISSUED, order.principal, receipt_detail(order, by))
         return msgspec.json.encode(prove_receipt(recorded, identity))
 
@@ -119,18 +119,18 @@ class _Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _answering(
-    answered: Callable[[bytes, str], Awaitable[bytes]], limit: int, failure: str, *, failed: int = 503
+    respond: Callable[[bytes, str], Awaitable[bytes]], limit: int, failure: str, *, failed: int = 503
 ) -> _Handler:
     """A handler for questions of at most ``limit`` bytes. Status 200 means that the audit log has the record, if any.
 
-    ``answered`` gets the question, and the caller's identity from its certificate, so that a caller cannot write events
+    ``respond`` gets the question, and the caller's identity from its certificate, so that a caller cannot write events
     or receipts of another. On a failure, ``failure`` is logged and the status ``failed`` returned.
     """
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         try:
-            asked = await read_body(request.content, limit)
-            body = await answered(asked, "" if request.transport is None else str(peer_of(request.transport)))
+            query = await read_body(request.content, limit)
+            body = await respond(query, "" if request.transport is None else str(peer_of(request.transport)))
         except BodyTooLarge:
             return web.Response(status=413)
         except (msgspec.MsgspecError, UnicodeDecodeError):

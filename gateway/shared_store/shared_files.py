@@ -343,7 +343,7 @@ class SharedFiles:
         try:
             return msgspec.json.decode(read_secret(path, 4096), type=State)
         except msgspec.MsgspecError as error:
-            raise SharedStoreError(f"{path} is damaged", "remove it and the copies beside it") from error
+            raise SharedStoreError(f"{path} is damaged", "remove it and the copies in its directory") from error
 
     def _state_is(self, store: str) -> bool:
         known = self._state()

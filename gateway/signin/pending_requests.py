@@ -59,11 +59,11 @@ class PendingRequests(Generic[_T]):
         with self._store.transaction(self._space, now) as entries:
             if entries.count(network) >= self._limit_per_address:
                 raise TooManyPending(
-                    f"{self._limit_per_address} of {network} are under way already",
+                    f"{self._limit_per_address} requests of {network} are pending already",
                     self._left(entries.oldest(network), now),
                 )
             if entries.count() >= self._limit:
-                raise TooManyPending(f"{self._limit} are under way already", self._left(entries.oldest(), now))
+                raise TooManyPending(f"{self._limit} requests are pending already", self._left(entries.oldest(), now))
             value = msgspec.json.encode(one)
             entries.put(Entry(_digest(key), value, since=now, until=now + self._lifetime, group=network))
 

@@ -100,7 +100,7 @@ class AdminPages:
         identifier = request.form.get("id", "")
         found = [each for each in self.sign_in.authenticator.sessions.records if each.id == identifier]
         if not found:
-            raise Refused(404, "no such session", "There is no such session (any more).")
+            raise Refused(404, "no such session", "This session does not exist, or has ended.")
         await self.sign_in.end_session(found[0].id, found[0].name, by=who.principal.name)
         note.reason = f"ended session {identifier} of {found[0].name}"
         await self.sign_in.audit.event("session.revoked", who.principal.name, {"id": identifier, "name": found[0].name})
@@ -113,7 +113,7 @@ class AdminPages:
                 TokenStore(self.home).revoke, TokenId(request.form.get("id", "")[:MAX_TEXT])
             )
         except TokenNotFound as error:
-            raise Refused(404, "no such token", "There is no such token (any more).") from error
+            raise Refused(404, "no such token", "This token does not exist.") from error
         note.reason = f"revoked token {record.id} of {record.name}"
         await self.sign_in.audit.event("token.revoked", who.principal.name, {"id": record.id, "name": record.name})
         return redirect(f"{GATEWAY_PAGE}?done=token")
@@ -140,7 +140,7 @@ class AdminPages:
         """Ask the authority to revoke a certificate by its serial number."""
         serial, name = request.form.get("id", ""), who.principal.name
         if _SERIAL.fullmatch(serial) is None:
-            raise Refused(404, "no such certificate", "There is no such certificate (any more).")
+            raise Refused(404, "no such certificate", "This certificate does not exist.")
         try:
             reason = Reason(request.form.get("reason", ""))
         except ValueError as error:
@@ -199,8 +199,8 @@ class AdminPages:
             )
             try:
                 async with asyncio.timeout(VERIFY_SECONDS):
-                    told, _ = await process.communicate()
-                return msgspec.json.decode(told, type=VerificationResult)
+                    output, _ = await process.communicate()
+                return msgspec.json.decode(output, type=VerificationResult)
             except TimeoutError:
                 return VerificationResult(
                     problem=f"not finished within {VERIFY_SECONDS:.0f} s; use `sluice audit-log verify`"
