@@ -1,4 +1,4 @@
-"""Serving REST: the list of routes, the listeners, and the switch between leader and standby."""
+"""Serves REST: the list of routes, the listeners, and the switch between leader and standby."""
 
 import lazy_loader
 

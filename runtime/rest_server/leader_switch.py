@@ -1,7 +1,7 @@
 """REST of a JobManager: served locally while it leads, forwarded to the leader otherwise.
 
-A standby forwards over mutual TLS, as the leader knows it: the ``rest`` channel admits JobManagers for that. What the
-gateway says of the user travels with the request; the leader takes it from a JobManager as from a gateway.
+A standby forwards over mutual TLS; for that, the ``rest`` channel admits JobManagers. The gateway's assertion about the
+user travels with the request, and the leader verifies it in the same way as from a gateway.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sluice.runtime.rest import Cluster, RestHandler, Route, handler_of
 from sluice.runtime.rest_server.routes import HEALTH, PUBLISHED
 
 FORWARDED_HEADER = "x-sluice-forwarded-by"
-"""Set by a standby. A JobManager that receives such a request and does not lead either refuses it: no loops."""
+"""Set by a standby. A JobManager that receives such a request but does not lead refuses it, to prevent loops."""
 CONNECT_SECONDS = 5.0
 STALL_SECONDS = 60.0
 CHUNK_BYTES = 64 << 10
@@ -41,16 +41,19 @@ _HOP_BY_HOP = frozenset(
         "expect",
     }
 )
-"""Headers of one connection only (RFC 9110, 7.6.1), and those that the client sets itself."""
+"""Hop-by-hop headers (RFC 9110, 7.6.1), and those that the HTTP client sets itself."""
 
 WhoLeads = Callable[[], Awaitable[LeaderInformation | None]]
 
 
 class RestSwitch:
-    """The operations of :data:`sluice.runtime.rest_server.routes.PUBLISHED`, wherever they are served at the moment.
+    """Serves the operations of :data:`sluice.runtime.rest_server.routes.PUBLISHED` itself, or forwards to the leader.
+
 
     Args:
-        who_leads: tells who leads.
+        identity: the TLS identity for forwarded requests.
+        origin: identifies this machine; a leader with the same origin is reached over its Unix socket.
+        who_leads: returns the current leader, or None.
     """
 
     def __init__(self, identity: TlsIdentity, origin: str, who_leads: WhoLeads) -> None:
@@ -61,7 +64,7 @@ class RestSwitch:
 
     @contextlib.contextmanager
     def leading(self, cluster: Cluster) -> Iterator[None]:
-        """Requests are served for ``cluster`` within the block."""
+        """Serve requests for ``cluster`` within the context."""
         self._here = {route: handler_of(route, cluster) for route in (HEALTH, *PUBLISHED)}
         try:
             yield
@@ -70,10 +73,10 @@ class RestSwitch:
             cluster.feed.close()
 
     async def close(self) -> None:
-        """Nothing is kept open between requests."""
+        """Do nothing: no connections are kept open between requests."""
 
     def serve(self, route: Route) -> RestHandler:
-        """What answers on ``route``, wherever that is at the moment."""
+        """A handler for ``route`` that serves or forwards requests."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             here = self._here
@@ -83,16 +86,16 @@ class RestSwitch:
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         if FORWARDED_HEADER in request.headers:
-            raise LeadershipLost("this JobManager does not lead", "ask again: a leader is being elected")
+            raise LeadershipLost("this JobManager does not lead", "try again: a leader is being elected")
         leader = await self._who_leads()
         if leader is None:
-            raise LeadershipLost("no JobManager leads at the moment", "ask again: a leader is being elected")
+            raise LeadershipLost("no JobManager leads at the moment", "try again: a leader is being elected")
         try:
             async with self._session(leader) as (session, url):
                 return await self._relay(request, session, url)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise LeadershipLost(
-                f"the leader {leader.name} cannot be reached: {type(error).__name__}", "ask again in a moment"
+                f"the leader {leader.name} cannot be reached: {type(error).__name__}", "try again in a moment"
             ) from error
 
     @contextlib.asynccontextmanager
@@ -137,6 +140,6 @@ class RestSwitch:
 
 
 def _end_to_end(headers: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The headers that go on, repeated ones included; not those that ``Connection`` names."""
+    """The headers to forward, including repeated ones, without hop-by-hop headers and those in ``Connection``."""
     named = {each.strip().lower() for each in headers.get("connection", "").split(",")}
     return [(name, value) for name, value in headers.items() if name.lower() not in _HOP_BY_HOP | named]

@@ -1,6 +1,6 @@
-"""The list of all REST operations: served here, described in OpenAPI, and published to the gateway.
+"""The list of all REST operations: served by JobManagers, described in OpenAPI, and published to the gateway.
 
-A new operation is a ``Route`` in the ``ROUTES`` of a module of :mod:`sluice.runtime.rest.resources`.
+To add an operation, add a ``Route`` to the ``ROUTES`` of a module of :mod:`sluice.runtime.rest.resources`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from sluice.runtime.rest.resources import (
 from sluice.runtime.ui import PAGES
 
 HEALTH_PATH = "/v1/health"
-"""Answered without an assertion, and never published: whether this JobManager takes work."""
+"""Tells whether this JobManager accepts work. Needs no assertion and is never published to the gateway."""
 HEALTH = Route("GET", HEALTH_PATH, "", overview.get_health)
 
 
 async def get_description(cluster: Cluster, call: Call[NoQuery]) -> dict[str, Any]:  # noqa: ARG001
-    """Get the description of this API in OpenAPI 3.1."""
+    """Get the OpenAPI 3.1 description of this API."""
     return _description(cluster.facts.sluice_version)
 
 
@@ -68,7 +68,7 @@ ROUTES: tuple[Route, ...] = (
 )
 
 PUBLISHED: tuple[Route, ...] = (*ROUTES, *PAGES)
-"""All that the gateway lets through: the API, and the pages of the dashboard."""
+"""All routes that the gateway forwards: the API and the pages of the dashboard."""
 
 
 @cache
@@ -77,5 +77,5 @@ def _description(version: str) -> dict[str, Any]:
 
 
 def published_routes() -> list[dict[str, Any]]:
-    """The routes as they are written for the gateway: ``[{"method", "path", "operation"}]``."""
+    """The description of the routes for the gateway: ``[{"method", "path", "operation"}]``."""
     return [route.published() for route in PUBLISHED]

@@ -1,8 +1,7 @@
-"""The REST listeners: a unix socket that only its owner can open, and mutual TLS for other machines.
+"""The REST listeners: a Unix socket that only its owner can open, and mutual TLS for other machines.
 
-Authentication of users is the gateway's task; who asks is believed from its signed assertion alone, over the socket
-too. What comes over the network comes from the gateway, or from a standby of the same cluster: the handshake admits no
-other role, and JobManagers by their names alone.
+The gateway authenticates users. REST trusts only its signed assertion, on the socket too. The TLS handshake admits only
+gateways and the standbys of this cluster, which are checked by name.
 """
 
 from __future__ import annotations
@@ -28,18 +27,19 @@ SOCKET_MODE = 0o600
 BACKLOG = 128
 MAX_HEADER_BYTES = 16 << 10
 SHUTDOWN_SECONDS = 2.0
-"""How long requests in progress get when the JobManager stops."""
+"""How long requests in progress may take when the JobManager stops."""
 
 
 class RestUnavailable(SluiceError):
-    """The REST socket cannot be made."""
+    """The REST socket cannot be created."""
 
 
 def make_application(serve: Callable[[Route], RestHandler], keys: Callable[[bool], KeySet]) -> web.Application:
-    """All of :data:`PUBLISHED` for whom the gateway asserts, and the health resource.
+    """The application with the routes of :data:`PUBLISHED`, for callers that the gateway asserts, and the health route.
+
 
     Args:
-        serve: what answers on each route; bodies are read by the one that takes any.
+        serve: returns the handler of each route; handlers read the bodies.
         keys: the gateway's public keys, see :class:`sluice.pki.assertions.tokens.AssertionVerifier`.
     """
     application = web.Application(middlewares=[problems, require_assertion(keys, except_path=HEALTH_PATH)])
@@ -56,7 +56,7 @@ class _Socket:
 
 
 class RestServer:
-    """Serves an application on a unix socket, and where asked on a port over mutual TLS."""
+    """Serves an application on a Unix socket and, after :meth:`listen`, on a port over mutual TLS."""
 
     def __init__(self, application: web.Application, path: Path) -> None:
         self._runner = web.AppRunner(
@@ -72,23 +72,23 @@ class RestServer:
         self.path = path
 
     async def start(self) -> None:
-        """Get ready and open the socket."""
+        """Prepare the server and open the socket."""
         await self.prepare()
         await self.open_socket()
 
     async def prepare(self) -> None:
-        """Get ready; it listens nowhere yet."""
+        """Prepare the server without listening yet."""
         make_private_directory(self.path.parent)
         await self._runner.setup()
 
     async def open_socket(self) -> None:
-        """Listen on the socket; it has mode 0600 from the moment it exists. One of another process is replaced."""
+        """Listen on the socket, which has mode 0600 from its creation. A socket of another process is replaced."""
         listening = _private_socket(self.path)
         self._socket = _Socket(web.SockSite(self._runner, listening, backlog=BACKLOG), self.path.stat().st_ino)
         await self._socket.site.start()
 
     async def close_socket(self) -> None:
-        """Stop to listen on the socket, and remove it unless another process has replaced it."""
+        """Stop listening on the socket, and remove it unless another process has replaced it."""
         opened, self._socket = self._socket, None
         if opened is None:
             return
@@ -106,13 +106,16 @@ class RestServer:
         jobmanagers: Iterable[str] = (),
         connections: ConnectionLog | None = None,
     ) -> tuple[str, int]:
-        """Listen on ``host`` (port 0: any free port) for gateways too; returns the address bound. After :meth:`start`.
+        """Listen for gateways on ``host`` too, after :meth:`start`; return the bound address.
+
 
         Args:
-            host, port: where.
-            jobmanagers: names of the JobManagers of this cluster, which forward while they stand by; no other
-                JobManager is admitted, whatever authority it shares.
-            connections: where connections are noted.
+            identity: the TLS identity of this JobManager.
+            host: the address to listen on.
+            port: the port; 0 chooses a free one.
+            jobmanagers: names of the JobManagers of this cluster, which forward requests as standbys. No other
+                JobManager is admitted, even if it has the same certificate authority.
+            connections: the log of connections.
 
         Raises:
             StoreError: the address is taken.
@@ -134,7 +137,7 @@ class RestServer:
         return address
 
     async def close(self) -> None:
-        """Stop listening; requests in progress get :data:`SHUTDOWN_SECONDS`."""
+        """Stop listening. Requests in progress may take :data:`SHUTDOWN_SECONDS`."""
         await self.close_socket()
         if self._listener is not None:
             await self._listener.stop_accepting()
@@ -148,8 +151,8 @@ def _private_socket(path: Path) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.setblocking(False)
-        # fchmod of an unbound unix socket sets the mode that bind(2) gives the file (unix(7)): there is no moment
-        # at which others could connect.
+        # fchmod on an unbound Unix socket sets the mode that bind(2) gives the file (unix(7)), so others can never
+        # connect.
         os.fchmod(listening.fileno(), SOCKET_MODE)
         listening.bind(str(path))
         path.chmod(SOCKET_MODE)

@@ -1,4 +1,4 @@
-"""The resources of REST, one module each: handlers and the ``ROUTES`` to them."""
+"""The resources of REST, one per module: handlers and their ``ROUTES``."""
 
 import lazy_loader
 

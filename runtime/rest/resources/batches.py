@@ -1,6 +1,6 @@
-"""Apache Livy's batches, for clients that speak Livy: the same jobs under the same rules (docs/reference/livy.md).
+"""Apache Livy's batches, for Livy clients: the same jobs under the same rules (docs/reference/livy.md).
 
-A batch has a number. It is the beginning of its job's id: whichever JobManager is asked knows it, and nothing is kept.
+The number of a batch is derived from the beginning of its job's id, so every JobManager knows it without stored state.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from sluice.runtime.spark import ForbiddenSparkConf
 from sluice.runtime.spark.jvm import directory_name
 
 NUMBER_DIGITS = 13
-"""Hexadecimal: 52 bits, which every JSON reader holds exactly."""
+"""Hexadecimal digits: 52 bits, which every JSON parser represents exactly."""
 MAX_LOG_BYTES = 8 << 20
-"""What is looked at of one log; lines behind it have no number."""
+"""How much of one log is read; later lines are not available."""
 MAX_LOG_LINES = 10_000
 DEFAULT_QUEUE = "default"
 MAX_LISTED = 1000
@@ -52,7 +52,7 @@ STATES = {
     JobState.FAILED: "dead",
     JobState.CANCELED: "killed",
 }
-"""Ours -> Livy's."""
+"""Sluice's state -> Livy's state."""
 
 _Text = Annotated[str, msgspec.Meta(max_length=2000)]
 
@@ -80,18 +80,18 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     queue: str | None = None
 
     def queue_among(self, configured: Iterable[str]) -> str | msgspec.UnsetType:
-        """The queue; ``default``, which clients send by themselves, is nothing special where a queue has that name."""
+        """The queue. ``default``, which clients send by themselves, counts as unset unless a queue has that name."""
         if not self.queue or (self.queue == DEFAULT_QUEUE and DEFAULT_QUEUE not in configured):
             return msgspec.UNSET
         return self.queue
 
     def spark_conf(self) -> dict[str, str]:
-        """Its Spark settings; they are checked elsewhere."""
+        """Its Spark settings as strings; the dispatcher checks them."""
         given = self.conf or {}
         return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()}
 
     def executor_memory_mb(self) -> int:
-        """Heap of each executor; 0: the cluster's default. Raises :class:`BadRequest`."""
+        """Heap size of each executor in MiB; 0: the cluster's default. Raises :class:`BadRequest`."""
         if self.executor_memory is None:
             return 0
         try:
@@ -121,7 +121,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class BatchQuery(Query, frozen=True, rename={"first": "from"}):
-    """The range of batches, the oldest first."""
+    """The range of batches, oldest first."""
 
     first: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 0
     size: Annotated[int, msgspec.Meta(ge=0, le=MAX_LISTED)] = 100
@@ -143,14 +143,14 @@ class BatchState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchLogQuery(Query, frozen=True, rename={"first": "from"}):
-    """The range of lines; from -1: the last ones."""
+    """The range of lines; from -1 returns the last lines."""
 
     first: Annotated[int, msgspec.Meta(ge=-1, le=1 << 40)] = -1
     size: Annotated[int, msgspec.Meta(ge=-1, le=MAX_LOG_LINES)] = 100
 
 
 class BatchLog(msgspec.Struct, frozen=True, kw_only=True, rename={"first": "from"}):
-    """Lines of what the driver printed: its standard output, then its standard error."""
+    """Lines of the driver's standard output, then of its standard error."""
 
     id: int
     first: int
@@ -159,7 +159,7 @@ class BatchLog(msgspec.Struct, frozen=True, kw_only=True, rename={"first": "from
 
 
 class Deleted(msgspec.Struct, frozen=True):
-    """A batch that was cancelled or had ended."""
+    """The result of deleting a batch: it was cancelled, or had ended."""
 
     msg: str
 
@@ -242,26 +242,26 @@ async def delete_batch(cluster: Cluster, call: Call[NoQuery]) -> Deleted:
     if not may_act_on(call.request, job.owner):
         raise NotYours(f"batch {number_of(job.id)} belongs to {job.owner}", "its owner or an admin may")
     if not job.state.terminal:
-        with contextlib.suppress(JobAlreadyTerminal):  # it ended by itself just now
+        with contextlib.suppress(JobAlreadyTerminal):  # it has ended meanwhile
             await cluster.dispatcher.cancel_job(job.id)
     return Deleted(msg="deleted")
 
 
 def number_of(job_id: str) -> int:
-    """The number that a job has as a batch."""
+    """The batch number of a job."""
     return int(job_id[:NUMBER_DIGITS], 16)
 
 
 def _refuse_what_is_not_done(body: BatchRequest, principal: str) -> None:
     if body.class_name or body.jars:
-        raise BadRequest("className and jars are for programs that this cluster does not run", "PySpark only")
+        raise BadRequest("className and jars are not supported: this cluster runs only PySpark", "leave them out")
     if body.driver_cores is not None or body.driver_memory is not None:
         raise BadRequest(
             "driverCores and driverMemory cannot be chosen for a batch: all drivers of a cluster have the same size",
             "leave them out; `spark.driver_memory_mb` in the cluster's configuration is the size",
         )
     if body.proxy_user not in {None, "", principal}:
-        raise NotYours("a batch cannot be submitted for somebody else", "leave proxyUser out")
+        raise NotYours("a batch cannot be submitted for another user", "leave proxyUser out")
 
 
 async def _batches(cluster: Cluster, call: Call[Any]) -> list[JobSummary]:

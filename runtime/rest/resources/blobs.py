@@ -1,4 +1,4 @@
-"""The files that the JobManager stores for jobs: owners and sizes."""
+"""The files that the JobManager stores for jobs, with owners and sizes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sluice.runtime.rest.protocol import Call, PageQuery, Position, Route, may_a
 
 
 class BlobList(Message, frozen=True):
-    """A page of files of unfinished jobs, the earliest job first; `bytes` is the size of all files together.
+    """A page of files of unfinished jobs, earliest job first. `bytes` is the total size of all files.
 
-    Content that several files share is on disk, and in `bytes`, once.
+    Content that several files share is stored, and counted in `bytes`, once.
     """
 
     blobs: tuple[JobBlob, ...]

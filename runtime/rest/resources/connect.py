@@ -33,7 +33,7 @@ async def start_connect_session(cluster: Cluster, call: Call[NoQuery], body: Ses
     """
     owner = call.who.principal
     check_secret_references(body.secrets)
-    # Each attempt asks again; whoever starts it hears at once.
+    # Each attempt checks this again; here the caller gets the error at once.
     await cluster.secrets.choose(body.secrets, Subject(owner.name, SESSION_NAME, owner.roles, owner.groups))
     session = await cluster.sessions.start(owner, admission_of(call.who), body.secrets)
     return Reply(session, status=200 if session.port else 202)

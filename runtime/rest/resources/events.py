@@ -1,4 +1,4 @@
-"""Server-sent events: of one job, of its logs, and of the whole cluster."""
+"""Server-sent events of one job, of its logs, and of the whole cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sluice.runtime.rest.resources.logs import MAX_OFFSET, LogPiece
 from sluice.runtime.rest.resources.overview import overview_of
 
 LOOK_SECONDS = 0.5
-"""How often a log is looked at for more, and the cluster for what nobody tells of."""
+"""How often logs, and changes of the cluster without a notification, are polled."""
 PIECE_BYTES = 64 << 10
 LAST_EVENT = "last-event-id"
 
@@ -41,20 +41,22 @@ class Gone(Message, frozen=True):
 
 
 class LogStreamQuery(Query, frozen=True):
-    """Which log, and from where."""
+    """The log and the start offset."""
 
     source: Annotated[str, msgspec.Meta(min_length=1, max_length=100)] = "driver.stdout"
-    offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET, description="in bytes; Last-Event-ID beats it")] = 0
+    offset: Annotated[
+        int, msgspec.Meta(ge=0, le=MAX_OFFSET, description="in bytes; Last-Event-ID takes precedence")
+    ] = 0
 
 
 class EventsQuery(Query, frozen=True):
-    """What a stream of the whole cluster begins with."""
+    """The initial events of a cluster stream."""
 
     present: Annotated[bool, msgspec.Meta(description="whether to begin with all existing jobs")] = True
 
 
 def version_of(detail: JobDetail) -> str:
-    """Names what ``detail`` says, whichever JobManager says it; the duration alone makes no difference."""
+    """A digest of ``detail`` without its duration. It is the same on every JobManager."""
     same = msgspec.structs.replace(detail, duration_ms=0)
     return hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:32]
 
@@ -120,7 +122,7 @@ async def stream_cluster(cluster: Cluster, call: Call[EventsQuery]) -> web.Strea
 
     async def produce(stream: EventStream) -> None:
         with cluster.feed.watching() as watch:
-            # The owner of a removed job is no longer known: everybody who could have seen it is told.
+            # The owner of a removed job is no longer known, so every caller that could see it before is told.
             seen: set[str] = set()
             for summary in reversed(await visible_jobs(cluster, call)):
                 seen.add(summary.id)
@@ -148,7 +150,7 @@ async def stream_cluster(cluster: Cluster, call: Call[EventsQuery]) -> web.Strea
 
 
 async def _next(watch: Watch, stream: EventStream) -> tuple[str, ...]:
-    """Wait for a change, and not for long: some things nobody tells of."""
+    """Wait for a change, but only briefly: some changes come without a notification."""
     changed = await watch.changed(LOOK_SECONDS)
     if not changed:
         await stream.breathe()
@@ -160,7 +162,7 @@ def _offset(call: Call[LogStreamQuery]) -> int:
     if not last:
         return call.query.offset
     if not (last.isascii() and last.isdigit()) or len(last) > 19:
-        raise BadRequest(f"Last-Event-ID is {last[:40]!r}, no offset")
+        raise BadRequest(f"Last-Event-ID is {last[:40]!r}, which is not an offset")
     return int(last)
 
 

@@ -1,4 +1,4 @@
-"""The history: ended jobs that are kept after they have left the list of jobs."""
+"""The history: ended jobs that are kept after they leave the list of jobs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from sluice.runtime.rest.protocol import Call, Query, Route, cursor_at, may_act_
 from sluice.runtime.rest.resources.jobs import JobList
 
 MAX_HISTORY_PAGE = 100
-"""Jobs in one answer: each is read from the HA storage."""
+"""Maximum number of jobs in a response; each is read from the HA storage."""
 
 
 class HistoryQuery(Query, frozen=True):
-    """Which part of the history."""
+    """The part of the history."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_HISTORY_PAGE, description="maximum number of items")] = (
         MAX_HISTORY_PAGE
     )
-    after: Annotated[str, msgspec.Meta(max_length=160, description="`next` of the answer before")] = ""
+    after: Annotated[str, msgspec.Meta(max_length=160, description="`next` of the previous response")] = ""
 
 
 async def list_history(cluster: Cluster, call: Call[HistoryQuery]) -> JobList:
-    """List ended jobs that are kept and that the caller may see, those that ended last first.
+    """List the ended jobs in the history that the caller may see, the latest to end first.
 
-    A page may have fewer jobs than `limit` and still a `next`: those that the caller may not see are left out.
+    A page may have fewer jobs than `limit` although there is a `next`: jobs that the caller may not see are left out.
     """
     before = position_of(call.query.after) if call.query.after else None
     page = await cluster.dispatcher.history(before, call.query.limit)

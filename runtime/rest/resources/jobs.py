@@ -46,11 +46,11 @@ from sluice.runtime.rest.submissions import SubmitRequest, admission_of, new_sal
 from sluice.runtime.spark import ForbiddenSparkConf, PackageRefused
 
 MAX_WAIT_SECONDS = 25
-"""Below what a gateway waits for an answer."""
+"""Shorter than the gateway's timeout for a response."""
 
 
 class JobList(Message, frozen=True):
-    """A page of jobs, the latest first."""
+    """A page of jobs, latest first."""
 
     jobs: tuple[JobSummary, ...]
     next: str | None
@@ -66,7 +66,7 @@ class JobQuery(Query, frozen=True):
     """How long to wait for a change, and since which version."""
 
     wait: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_SECONDS, description="seconds")] = 0
-    version: Annotated[str, msgspec.Meta(max_length=64, description="`ETag` of the answer before")] = ""
+    version: Annotated[str, msgspec.Meta(max_length=64, description="`ETag` of the previous response")] = ""
 
 
 class ChangeQuery(Query, frozen=True):
@@ -76,17 +76,17 @@ class ChangeQuery(Query, frozen=True):
 
 
 async def list_jobs(cluster: Cluster, call: Call[PageQuery]) -> JobList:
-    """List running and ended jobs that the caller may see, the latest first."""
+    """List running and ended jobs that the caller may see, latest first."""
     jobs = await visible_jobs(cluster, call)
     page, following = paginate(jobs, call.query, lambda job: (job.start_time, job.id), latest_first=True)
     return JobList(jobs=page, next=following)
 
 
 async def get_job(cluster: Cluster, call: Call[JobQuery]) -> Reply[JobDetail]:
-    """Get a job; with `wait`, as soon as it differs from the given version, or when that time is over.
+    """Get a job; with `wait`, as soon as it differs from the given version, or after that time.
 
-    The header `ETag` of the answer is the version. Pass it as `version`, or in the header `If-None-Match`, with the
-    next request; 304 says that nothing changed.
+    The header `ETag` of the response is the version. Pass it as `version`, or in the header `If-None-Match`, with the
+    next request. Status 304 means that nothing changed.
     """
     job_id, known = (
         await require_visible(cluster, call),
@@ -106,13 +106,13 @@ async def get_job(cluster: Cluster, call: Call[JobQuery]) -> Reply[JobDetail]:
             try:
                 await watch.changed(left)
             except FeedClosed:
-                raise LeadershipLost("this JobManager does not lead any more", "ask again: another one does") from None
+                raise LeadershipLost("this JobManager no longer leads", "try again: another one leads") from None
 
 
 async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
-    """Submit a pipeline with its files. If it is not accepted, nothing of it is kept.
+    """Submit a pipeline with its files. Nothing is kept of a submission that is not accepted.
 
-    503 ``OutcomeUnknown`` names the job: if it is not in the list of jobs, it never will be.
+    503 ``OutcomeUnknown`` names the job. If the job is not in the list of jobs, it was not accepted.
     """
     job_id = secrets.token_hex(16)
     used: list[str] = []
@@ -126,22 +126,22 @@ async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
         if submission.savepoint:
             savepoint_id = await _own_savepoint(cluster, call, submission.savepoint)
             submission = msgspec.structs.replace(submission, savepoint=savepoint_id)
-        # Each attempt asks again; whoever submits hears at once.
+        # Each attempt checks this again; here the caller gets the error at once.
         await cluster.secrets.choose(submission.secrets, Subject.of(submission))
         return msgspec.structs.replace(submission, trace=call.trace, admission=admission_of(call.who), salt=new_salt())
 
     await submit_with_blobs(cluster.dispatcher, cluster.store, job_id, prepare)
     for upload_id in used:
-        with contextlib.suppress(UploadNotFound):  # two jobs at once have used it
+        with contextlib.suppress(UploadNotFound):  # another job has used it at the same time
             cluster.store.uploads.remove(upload_id, call.who.name)
     return Submitted(job_id=job_id)
 
 
 async def _own_savepoint(cluster: Cluster, call: Call[NoQuery], name: str) -> str:
-    """The id of the savepoint; nobody goes on from somebody else's, for the pipeline could read all of it."""
+    """The id of the caller's savepoint. Another user's is refused, because the pipeline could read all its data."""
     savepoint = await cluster.dispatcher.savepoint(name)
     if savepoint.owner != call.who.name:
-        raise NotYours(f"{savepoint.id} belongs to {savepoint.owner}", "its owner can go on from it")
+        raise NotYours(f"{savepoint.id} belongs to {savepoint.owner}", "only its owner can resume from it")
     return savepoint.id
 
 

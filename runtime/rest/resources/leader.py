@@ -18,10 +18,10 @@ _SECRET = re.compile(r"secret|password|passwd|token|credential|private|access.?k
 
 
 class Leader(Message, frozen=True):
-    """The leading JobManager, and those that would take over.
+    """The leading JobManager and its standbys.
 
-    ``epoch`` rises with each change of leaders, ``since`` is epoch milliseconds; ``standbys`` is null where the
-    election does not report them (Kubernetes, or no answer of ZooKeeper).
+    ``epoch`` rises with each change of the leader. ``since`` is in epoch milliseconds. ``standbys`` is null if the
+    leader election does not report them (Kubernetes, or no answer from ZooKeeper).
     """
 
     name: str
@@ -32,7 +32,7 @@ class Leader(Message, frozen=True):
 
 
 class Configuration(Message, frozen=True):
-    """The sections of ``sluice.toml`` that the leader works with; values that look like secrets are hidden."""
+    """The sections of ``sluice.toml`` that the leader uses. Values that look like secrets are hidden."""
 
     config: dict[str, Any]
 
@@ -60,7 +60,7 @@ async def get_config(cluster: Cluster, call: Call[NoQuery]) -> Configuration:
 
 
 def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``settings`` with the values hidden whose names sound secret."""
+    """``settings``, with the values of settings hidden whose names look like secrets."""
     return {
         name: HIDDEN
         if _SECRET.search(name) and isinstance(value, str) and value

@@ -18,7 +18,7 @@ MAX_OFFSET = 1 << 60
 
 
 class LogQuery(Query, frozen=True):
-    """The piece of a log; without a source, the names of the logs."""
+    """The piece of a log; without ``source``, the names of the logs."""
 
     source: str = ""
     offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET, description="in bytes")] = 0
@@ -32,7 +32,7 @@ class LogList(Message, frozen=True):
 
 
 class LogPiece(LogChunk, frozen=True):
-    """A piece of a log; continue at ``next_offset``. ``end`` says that there is no more at present."""
+    """A piece of a log; continue at ``next_offset``. ``end`` means that there is no more at present."""
 
     source: str
 

@@ -21,8 +21,8 @@ SHUFFLE_SECONDS = 3.0
 async def get_metrics(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """Get the metrics of the JobManager, the processes of its home, and all TaskManagers.
 
-    Metrics of ShuffleWorkers are those of their last report to the manager. The label `process` names the process of a
-    sample. Processes that do not answer in time are left out.
+    Metrics of ShuffleWorkers are from their last report to the ShuffleManager. The label `process` names the process of
+    a sample. Processes that do not respond in time are left out.
     """
     found = await asyncio.gather(cluster.diagnostics.metrics(), _samples(cluster), _shuffle(cluster))
     text = merge([found[0], exposition(families(found[1])), found[2]])
@@ -30,7 +30,7 @@ async def get_metrics(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 
 
 async def _samples(cluster: Cluster) -> Iterable[Sample]:
-    """What the leader knows of the cluster."""
+    """The leader's metrics of the cluster."""
     overview, jobs = await overview_of(cluster), await cluster.dispatcher.jobs()
     queues = await cluster.resource_manager.queues()
     label = {PROCESS: cluster.diagnostics.process}
@@ -41,7 +41,7 @@ async def _samples(cluster: Cluster) -> Iterable[Sample]:
         Sample("sluice_slots", "gauge", "Slots of all TaskManagers.", overview.slots_total, label),
         Sample("sluice_slots_available", "gauge", "Slots that are free.", overview.slots_available, label),
         *(
-            Sample("sluice_jobs", "gauge", "Jobs that are known, by state.", count, {**label, "state": state})
+            Sample("sluice_jobs", "gauge", "Known jobs, by state.", count, {**label, "state": state})
             for state, count in sorted(states.items())
         ),
         *_queues(queues, label),
@@ -51,11 +51,11 @@ async def _samples(cluster: Cluster) -> Iterable[Sample]:
 def _queues(queues: Iterable[QueueView], label: Mapping[str, str]) -> Iterator[Sample]:
     for each in queues:
         mine = {**label, "queue": each.name}
-        yield Sample("sluice_queue_share", "gauge", "Part of the cluster that a queue's jobs hold.", each.share, mine)
+        yield Sample("sluice_queue_share", "gauge", "Share of the cluster that a queue's jobs hold.", each.share, mine)
         yield Sample(
             "sluice_queue_below_guarantee",
             "gauge",
-            "1 while a job of a queue waits for a slot that is part of what the queue is guaranteed.",
+            "1 while a job of a queue waits for a slot within the queue's guarantee.",
             float(each.below_guarantee),
             mine,
         )
@@ -65,14 +65,14 @@ def _queues(queues: Iterable[QueueView], label: Mapping[str, str]) -> Iterator[S
         yield Sample(
             "sluice_queue_preempted_total",
             "counter",
-            "Slots that were taken from a queue's jobs.",
+            "Slots that were preempted from a queue's jobs.",
             each.preempted,
             mine,
         )
 
 
 async def _shuffle(cluster: Cluster) -> str:
-    """What the shuffle service counts; nothing where it does not answer soon."""
+    """The metrics of the shuffle service; empty if it does not respond in time."""
     if cluster.shuffle is None:
         return ""
     try:

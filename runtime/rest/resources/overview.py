@@ -1,4 +1,4 @@
-"""The cluster as a whole: overview, health, and evidence of its connections."""
+"""The whole cluster: overview, health, and evidence of its connections."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sluice.runtime.rest.job_visibility import visible_connections
 from sluice.runtime.rest.protocol import Call, NoQuery, Route
 
 MAX_EGRESS_SHOWN = 1000
-"""Connections to the outside in one answer: the latest ones."""
+"""Maximum number of connections to the outside in a response; the latest ones are returned."""
 
 
 class Connections(Message, frozen=True):
     """The latest mutual TLS connections, as their ends saw them. ``dropped`` is the number of earlier ones.
 
-    ``egress`` are connections of jobs to the outside, as the process beside the job's box saw them, the oldest first;
-    ``egress_dropped`` is the number of earlier ones. Those that ended before ``egress_since`` (epoch seconds),
-    when this JobManager began to lead, are only in the audit log.
+    ``egress`` are connections of jobs to the outside, as the TaskManager of the job's process saw them, oldest first.
+    ``egress_dropped`` is the number of earlier ones. Connections that ended before ``egress_since`` (epoch seconds),
+    when this JobManager became the leader, are only in the audit log.
     """
 
     connections: tuple[ConnectionEvidence, ...]
@@ -60,12 +60,12 @@ async def get_overview(cluster: Cluster, call: Call[NoQuery]) -> Overview:
 
 
 async def get_health(cluster: Cluster, call: Call[NoQuery]) -> ServiceCounts:
-    """That this process takes work, and how many TaskManagers it has; for whoever started it."""
+    """Report that this JobManager accepts work, and its number of TaskManagers, to the program that started it."""
     return await cluster.resource_manager.service_counts()
 
 
 async def list_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections:
-    """List the cluster's mutual TLS connections; those of jobs only if the caller may see the job."""
+    """List the cluster's mutual TLS connections, including those of jobs that the caller may see."""
     seen, egress = await asyncio.gather(connections_seen(cluster, call), egress_seen(cluster, call))
     return Connections(
         connections=seen.connections, dropped=seen.dropped, egress=egress.rows, egress_since=egress.since
@@ -73,13 +73,13 @@ async def list_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections
 
 
 async def connections_seen(cluster: Cluster, call: Call[Any]) -> Evidence:
-    """The same without connections of jobs that the caller may not see."""
+    """The cluster's mutual TLS connections, without those of jobs that the caller may not see."""
     found = await cluster.resource_manager.connections()
     return Evidence(visible_connections(found.connections, await visible_job_ids(cluster, call)), found.dropped)
 
 
 async def egress_seen(cluster: Cluster, call: Call[Any]) -> EgressConnections:
-    """The latest connections to the outside of jobs that the caller may see."""
+    """The latest outbound connections of jobs that the caller may see."""
     if cluster.egress is None:
         return EgressConnections()
     found, seen = await asyncio.gather(cluster.egress.egress_of(""), visible_job_ids(cluster, call))

@@ -11,23 +11,24 @@ from sluice.runtime.rest.protocol import Call, NoQuery, NotYours, Route
 
 
 class ReceiptOrder(Message, frozen=True):
-    """The request for a receipt; with `disclose_parameters` arguments and Spark settings are in it."""
+    """The request for a receipt; with `disclose_parameters` it contains arguments and Spark settings."""
 
     disclose_parameters: bool = False
 
 
 async def issue_receipt(cluster: Cluster, call: Call[NoQuery], body: ReceiptOrder) -> Envelope:
-    """Issue a receipt of an ended job: a signed statement that anybody can verify. Only its owner may disclose.
+    """Issue a receipt for an ended job: a signed statement that anybody can verify.
 
-    The answer is a DSSE envelope with an in-toto statement. Written as JSON with sorted keys and without spaces, it is
-    what `sluice jobs verify-receipt` takes. Each one is recorded in the audit log before it is issued.
+    Only the job's owner may disclose parameters. The response is a DSSE envelope with an in-toto statement. Written as
+    JSON with sorted keys and without spaces, it is the input of `sluice jobs verify-receipt`. Each receipt is recorded
+    in the audit log before it is issued.
     """
     job_id = await require_visible(cluster, call)
     if cluster.receipts is None:
-        raise ReceiptUnavailable("this JobManager has no gateway that would record receipts", "run an auth service")
+        raise ReceiptUnavailable("this JobManager has no gateway to record receipts", "run an auth service")
     record = await cluster.dispatcher.job_record(job_id)
     if body.disclose_parameters and call.who.name != record.detail.owner:
-        raise NotYours(f"job {job_id} belongs to {record.detail.owner}", "only its owner discloses its parameters")
+        raise NotYours(f"job {job_id} belongs to {record.detail.owner}", "only its owner may disclose its parameters")
     outside = None if cluster.egress is None else await cluster.egress.egress_of(job_id)
     return await cluster.receipts.issue(record, outside, principal=call.who.name, disclose=body.disclose_parameters)
 

@@ -11,19 +11,19 @@ from sluice.runtime.rest.protocol import Call, NoQuery, Route
 
 
 class ExceptionList(Message, frozen=True):
-    """The exceptions of a job, the earliest first."""
+    """The exceptions of a job, earliest first."""
 
     exceptions: tuple[ExceptionEntry, ...]
 
 
 async def list_job_exceptions(cluster: Cluster, call: Call[NoQuery]) -> ExceptionList:
-    """List the exceptions of a job, also after its end."""
+    """List the exceptions of a running or ended job."""
     record = await cluster.dispatcher.job_record(await require_visible(cluster, call))
     return ExceptionList(exceptions=record.exceptions)
 
 
 async def get_job_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> CheckpointsView:
-    """List completed checkpoints of a streaming job, also after its end."""
+    """List completed checkpoints of a running or ended streaming job."""
     return (await cluster.dispatcher.job_record(await require_visible(cluster, call))).checkpoints
 
 

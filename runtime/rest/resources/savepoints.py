@@ -17,25 +17,25 @@ class SavepointOrder(Message, frozen=True):
 
 
 class SavepointTriggered(Message, frozen=True):
-    """A savepoint that is being taken; the list of the job's savepoints has its result."""
+    """A savepoint that is being taken; its result appears in the list of the job's savepoints."""
 
     savepoint_id: str
 
 
 class SavepointRequestList(Message, frozen=True):
-    """The latest savepoints that were requested of a job, the earliest first."""
+    """The latest savepoints that were requested for a job, earliest first."""
 
     savepoints: tuple[SavepointRequest, ...]
 
 
 class SavepointList(Message, frozen=True):
-    """Complete savepoints, the latest first."""
+    """Complete savepoints, latest first."""
 
     savepoints: tuple[Savepoint, ...]
 
 
 async def list_job_savepoints(cluster: Cluster, call: Call[NoQuery]) -> SavepointRequestList:
-    """List the savepoints that were requested of a job, with their results."""
+    """List the savepoints that were requested for a job, with their results."""
     record = await cluster.dispatcher.job_record(await require_visible(cluster, call))
     return SavepointRequestList(savepoints=record.savepoints)
 
@@ -60,7 +60,7 @@ async def dispose_savepoint(cluster: Cluster, call: Call[NoQuery]) -> Nothing:
 
 
 async def owned_savepoint(cluster: Cluster, call: Call[NoQuery], name: str) -> Savepoint:
-    """The savepoint with this id or path; raises :class:`NotYours` when it is somebody else's."""
+    """The savepoint with this id or path; raises :class:`NotYours` if it belongs to another user."""
     savepoint = await cluster.dispatcher.savepoint(name)
     if not may_act_on(call.request, savepoint.owner):
         raise NotYours(

@@ -1,4 +1,4 @@
-"""Secrets of jobs, for who keeps them. Values come in, and no route gives one back."""
+"""Administration of job secrets. Values can be stored, but no route returns one."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class SecretList(Message, frozen=True):
 
 
 class VersionQuery(Query, frozen=True):
-    """The version that is removed; 0: the secret with all versions."""
+    """The version to remove; 0: the secret with all versions."""
 
     version: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)] = 0
 
 
 class GrantQuery(Query, frozen=True, kw_only=True):
-    """The grant that is revoked, as it was made."""
+    """The grant to revoke."""
 
     kind: GranteeKind
     name: _Grantee
@@ -47,7 +47,7 @@ class GrantQuery(Query, frozen=True, kw_only=True):
 
 
 class RotationOrder(Message, frozen=True):
-    """The id of the key to use; empty: a new one, or the only one that is not in use."""
+    """The id of the key to use; empty: a new key, or the only key that is not in use."""
 
     key_id: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
@@ -63,9 +63,9 @@ async def get_secret(cluster: Cluster, call: Call[NoQuery]) -> SecretView:
 
 
 async def put_secret(cluster: Cluster, call: Call[NoQuery]) -> SecretView:
-    """Store a new version of a secret: the body is its value.
+    """Store a new version of a secret. The body is its value.
 
-    Attempts that begin from now on get it; running ones keep theirs.
+    Attempts that start from now on get it; running attempts keep the version that they have.
     """
     if call.request.content_type != BINARY:
         raise BadRequest(f"the body is {call.request.content_type[:80]}, not {BINARY}")
@@ -83,12 +83,12 @@ async def remove_secret(cluster: Cluster, call: Call[VersionQuery]) -> Nothing:
 
 
 async def grant_secret(cluster: Cluster, call: Call[NoQuery], body: Grant) -> SecretView:
-    """Grant a secret to jobs of a role, a group or a user, or to a user's jobs of one name."""
+    """Grant a secret to jobs of a role, a group or a user, or to a user's jobs with a certain name."""
     return await cluster.secrets.grant(call.path["secret"], body)
 
 
 async def revoke_secret(cluster: Cluster, call: Call[GrantQuery]) -> SecretView:
-    """Revoke a grant. Processes of jobs that start from now on do not get the secret by it."""
+    """Revoke a grant. Processes of jobs that start from now on do not get the secret through it."""
     query = call.query
     grant = Grant(kind=query.kind, name=query.name, owner=query.owner)
     return await cluster.secrets.revoke(call.path["secret"], grant)

@@ -1,4 +1,4 @@
-"""The shuffle service: its workers, and the data of jobs there."""
+"""The shuffle service: its workers, and the data that jobs store there."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sluice.runtime.shuffle.control_plane import (
 
 
 class ShuffleView(Message, frozen=True):
-    """``enabled`` says whether jobs use the service; otherwise ``service`` is null."""
+    """The shuffle service. ``enabled`` tells whether jobs use it; if not, ``service`` is null."""
 
     enabled: bool
     service: ShuffleOverview | None = None
 
 
 class JobShuffleView(Message, frozen=True):
-    """What a job stores in the service; null when it stores nothing (any more)."""
+    """The data that a job stores in the service; null if it stores nothing, or no longer stores anything."""
 
     shuffle: ShuffleJobView | None
 
@@ -40,7 +40,7 @@ async def get_shuffle(cluster: Cluster, call: Call[NoQuery]) -> ShuffleView:
 
 
 async def service_seen(cluster: Cluster, call: Call[Any]) -> ShuffleOverview | None:
-    """The service without the jobs that the caller may not see; None where shuffles do not go through it."""
+    """The service without jobs that the caller may not see; None if the cluster does not use it."""
     if cluster.shuffle is None:
         return None
     service, seen = await cluster.shuffle.overview(), {job.id for job in await visible_jobs(cluster, call)}
@@ -58,19 +58,19 @@ async def service_seen(cluster: Cluster, call: Call[Any]) -> ShuffleOverview | N
 
 
 async def get_job_shuffle(cluster: Cluster, call: Call[NoQuery]) -> JobShuffleView:
-    """Get what a job stores in the shuffle service, and what it has transferred."""
+    """Get the data that a job stores in the shuffle service, and the amount that it has transferred."""
     return JobShuffleView(shuffle=await kept_of(cluster, await require_visible(cluster, call)))
 
 
 async def kept_of(cluster: Cluster, job_id: str) -> ShuffleJobView | None:
-    """What this job keeps in the service."""
+    """The data that this job stores in the service; None if it stores nothing."""
     if cluster.shuffle is None:
         return None
     return next((each for each in (await cluster.shuffle.overview()).jobs if each.job_id == job_id), None)
 
 
 async def drain_shuffle_worker(cluster: Cluster, call: Call[NoQuery]) -> Reply[Nothing]:
-    """Drain a worker: it gets no new shuffles, and can be stopped when it is DRAINED."""
+    """Drain a worker: it gets no new shuffles, and can be stopped once it is DRAINED."""
     await _service(cluster).drain(call.path["worker"])
     return Reply(Nothing())
 

@@ -12,7 +12,7 @@ from sluice.runtime.rest.protocol import Call, NoQuery, PageQuery, Route, pagina
 
 
 class StageList(Message, frozen=True):
-    """A page of stages by their numbers; ``left_out`` older ones are not kept."""
+    """A page of stages, by number. ``left_out`` is the number of older stages that are not kept."""
 
     stages: tuple[StageReport, ...]
     left_out: int
@@ -20,7 +20,7 @@ class StageList(Message, frozen=True):
 
 
 class PlanNode(Message, frozen=True):
-    """A stage in the plan; it begins when its ``parents`` have ended."""
+    """A stage in the plan. It starts when its ``parents`` have ended."""
 
     id: int
     name: str
@@ -32,7 +32,7 @@ class PlanNode(Message, frozen=True):
 
 
 class PlanJob(Message, frozen=True):
-    """One action of the program: the stages that it needs."""
+    """A Spark job, which is one action of the program, with the stages that it needs."""
 
     id: int
     description: str
@@ -55,7 +55,7 @@ class Metric(Message, frozen=True):
 
 
 class Metrics(Message, frozen=True):
-    """Counters of the job; those of Spark are summed over the stages that are kept."""
+    """Counters of the job. Spark's counters are sums over the kept stages."""
 
     metrics: tuple[Metric, ...]
 
@@ -64,14 +64,14 @@ _SUMMED = ("input_bytes", "output_bytes", "memory_spilled_bytes", "disk_spilled_
 
 
 async def list_job_stages(cluster: Cluster, call: Call[PageQuery]) -> StageList:
-    """List Spark's stages in the last attempt of a job: bytes, spill, and the distribution of task times."""
+    """List the Spark stages of a job's last attempt, with bytes, spill, and the distribution of task times."""
     table = (await cluster.dispatcher.job_record(await require_visible(cluster, call))).stages
     page, following = paginate(table.stages, call.query, lambda stage: (stage.id, ""))
     return StageList(stages=page, left_out=table.left_out, next=following)
 
 
 async def get_job_plan(cluster: Cluster, call: Call[NoQuery]) -> Plan:
-    """Get the plan of a job: its stages as a graph, as far as Spark has planned it."""
+    """Get the plan of a job: the graph of the stages that Spark has planned so far."""
     return plan_of((await cluster.dispatcher.job_record(await require_visible(cluster, call))).stages)
 
 
@@ -84,7 +84,7 @@ async def get_job_metrics(cluster: Cluster, call: Call[NoQuery]) -> Metrics:
 
 
 def plan_of(table: StageTable) -> Plan:
-    """The graph that ``table`` describes; parents that are not kept are left out."""
+    """The graph of the stages in ``table``, without parents that are not kept."""
     kept = {stage.id for stage in table.stages}
     jobs: dict[int, list[StageReport]] = {}
     for stage in table.stages:

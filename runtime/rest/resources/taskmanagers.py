@@ -1,4 +1,4 @@
-"""TaskManagers: slots, logs, metrics."""
+"""TaskManagers: slots, logs, metrics, and draining."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TaskManagerList(Message, frozen=True):
 
 
 class ProcessLogQuery(Query, frozen=True):
-    """The piece of the log, in bytes since the process began; parts that are no longer kept are skipped."""
+    """The piece of the log, in bytes since the start of the process. Parts that are no longer kept are skipped."""
 
     offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)] = 0
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHUNK_BYTES)] = DEFAULT_LOG_BYTES
@@ -53,18 +53,18 @@ async def taskmanagers_seen(cluster: Cluster, call: Call[Any]) -> tuple[TaskMana
 
 
 async def get_taskmanager_log(cluster: Cluster, call: Call[ProcessLogQuery]) -> LogChunk:
-    """Get the last mebibyte of the log of a TaskManager's own process, in whole lines."""
+    """Get the last mebibyte of the log of the TaskManager process itself, in whole lines."""
     return await cluster.diagnostics.taskmanager_log(call.path["taskmanager_id"], call.query.offset, call.query.limit)
 
 
 async def get_taskmanager_metrics(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """Get the metrics of a TaskManager in Prometheus' text format."""
+    """Get the metrics of a TaskManager in the Prometheus text format."""
     text = await cluster.diagnostics.taskmanager_metrics(call.path["taskmanager_id"])
     return web.Response(body=text.encode(), headers={"content-type": CONTENT_TYPE})
 
 
 async def drain_taskmanager(cluster: Cluster, call: Call[NoQuery]) -> Nothing:
-    """Drain a TaskManager: assign no more of its slots, move its executors elsewhere, then end it."""
+    """Drain a TaskManager: stop assigning its slots, move its executors to others, then end it."""
     await cluster.resource_manager.drain_taskmanager(call.path["taskmanager_id"], draining=True)
     return Nothing()
 

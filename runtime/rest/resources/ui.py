@@ -1,6 +1,6 @@
-"""The Spark UI of a job, read-only: pages from its driver, or after its end from what has read its event log.
+"""The read-only Spark UI of a job: pages come from its driver or, after its end, from a reader of its event log.
 
-Scripts and images are from this JobManager's own Spark.
+Scripts and images come from this JobManager's own Spark.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from sluice.runtime.rest.spark_ui import (
 from sluice.runtime.spark.ui_files import ui_files
 
 UI_SEGMENTS = ("page", "part", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
-"""Spark's UI has paths of up to so many segments."""
+"""Names for path segments; paths of the Spark UI have at most this many."""
 _NOT_YET = 202
 _REDIRECTIONS = frozenset({301, 302, 303, 307, 308})
 
 
 class UiQuery(Query, frozen=True, forbid_unknown_fields=False):
-    """Any query of Spark's pages."""
+    """Any query parameters of Spark's pages."""
 
 
 async def _show(cluster: Cluster, call: Call[UiQuery]) -> web.Response:
@@ -47,7 +47,7 @@ async def _show(cluster: Cluster, call: Call[UiQuery]) -> web.Response:
         return await _file("/".join(segments[1:]))
     path = driver_path(segments)
     if path is None:
-        raise UiNotFound("Spark's UI has no such page")
+        raise UiNotFound("the Spark UI has no such page")
     query = call.request.rel_url.raw_query_string
     page = await cluster.dispatcher.job_ui(job_id, UiRequest(path=path, query=query, base=base))
     return _response(call, page, base)
@@ -63,34 +63,34 @@ def _response(call: Call[UiQuery], page: UiPage, base: str) -> web.Response:
     if page.status in _REDIRECTIONS:
         target = redirected(page, base)
         if target is None or target == call.request.rel_url.raw_path_qs:
-            raise UiNotFound("this page of Spark's UI leads elsewhere")
+            raise UiNotFound("this page of the Spark UI redirects to another site")
         return web.Response(status=302, headers={"location": target})
     if page.status != 200 or page.media not in SHOWN:
-        raise UiNotFound(f"Spark's UI does not show this page now (status {page.status})", "is Spark up yet?")
+        raise UiNotFound(f"the Spark UI does not show this page now (status {page.status})", "is Spark up yet?")
     headers = _policy(call, base) if page.media == HTML else {}
     return web.Response(body=shown_body(page, base), content_type=page.media, charset="utf-8", headers=headers)
 
 
 def _policy(call: Call[UiQuery], base: str) -> dict[str, str]:
-    # The gateway lets through its own names alone; the port is not in what it passes on.
+    # The gateway accepts only its own host names, and does not pass on the port.
     return {"content-security-policy": content_security_policy(base, f"https://{call.request.host}")}
 
 
 async def show_ui_state(cluster: Cluster, call: Call[NoQuery]) -> SparkUiView:
-    """Get whether a job has a Spark UI: while it runs, and for as long as it is in the history."""
+    """Get whether a job has a Spark UI. It has one while it runs and while it is in the history."""
     return await cluster.dispatcher.job_ui_state(await require_visible(cluster, call))
 
 
 async def _file(name: str) -> web.Response:
     media, content = (await asyncio.to_thread(ui_files)).get(name, ("", b""))
     if not media:
-        raise UiNotFound("Spark's UI has no such file")
+        raise UiNotFound("the Spark UI has no such file")
     headers = {"cache-control": "private, max-age=3600"}
     return web.Response(body=content, content_type=media, charset="utf-8", headers=headers)
 
 
 def _deep(depth: int) -> Route:
-    """The route for paths of ``depth`` segments: a route's parameter is one segment."""
+    """The route for paths of ``depth`` segments; a path parameter matches only one segment."""
 
     async def show(cluster: Cluster, call: Call[UiQuery]) -> web.Response:
         return await _show(cluster, call)

@@ -24,7 +24,7 @@ from sluice.runtime.rest.protocol import BINARY, BadRequest, Call, NoQuery, Noth
 from sluice.runtime.rest.submissions import CHUNK_BYTES, STALL_SECONDS
 
 OPERATION = "jobs.submit"
-"""Who may submit may upload."""
+"""Users who may submit jobs may upload files."""
 _OffsetBytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 
 
@@ -54,7 +54,7 @@ async def announce_upload(cluster: Cluster, call: Call[NoQuery], body: UploadOrd
 
     def check(size: int) -> None:
         if 0 < quota < size:
-            raise QuotaExceeded(f"the uploads of {owner} would have {size} bytes together", f"at most {quota}")
+            raise QuotaExceeded(f"the uploads of {owner} would have {size} bytes in total", f"at most {quota}")
 
     return await asyncio.to_thread(cluster.store.uploads.create, owner, body.name, body.size, body.sha256, check=check)
 
@@ -72,9 +72,9 @@ async def get_upload(cluster: Cluster, call: Call[NoQuery]) -> Upload:
 async def continue_upload(cluster: Cluster, call: Call[OffsetQuery]) -> Upload:
     """Append the next piece to an upload.
 
-    When the connection breaks, the bytes that arrived are kept: get the upload, and continue at its `offset`. The last
-    piece completes the upload, and its digest is checked; an upload with another digest than announced is deleted. A
-    new request for an upload ends one that is still running.
+    If the connection breaks, the bytes that arrived are kept: get the upload, and continue at its `offset`. After the
+    last piece the digest is checked; an upload with another digest than announced is deleted. A new request for an
+    upload ends a request that is still running.
     """
     uploads, upload_id, owner = cluster.store.uploads, call.path["upload_id"], call.who.name
     if call.request.content_type != BINARY:
