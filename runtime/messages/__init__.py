@@ -1,7 +1,6 @@
-"""What the processes of a cluster say to each other: declared, bounded message types (msgspec).
+"""The messages between the processes of a cluster: declared, bounded types (msgspec).
 
-Nothing here executes when decoded; every field has a declared type. Sizes are bounded by the
-RPC layer's envelope limit.
+Decoding executes no code, and every field has a declared type. The RPC layer's envelope limit bounds the size.
 """
 
 import lazy_loader

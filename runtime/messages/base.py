@@ -1,4 +1,4 @@
-"""What every message is."""
+"""The base class of messages."""
 
 from __future__ import annotations
 

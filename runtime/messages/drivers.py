@@ -1,4 +1,4 @@
-"""Drivers: launched, given their work, found again by a new leader, ended."""
+"""Messages about drivers: their launch, assignment, takeover by a new leader, and end."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from sluice.runtime.messages.shuffles import Seal
 from sluice.runtime.messages.tokens import TokenFiles
 
 DRIVER_LOGS = ("driver.stdout", "driver.stderr", "driver.jvm", "driver.agent")
-"""What a driver may leave, by the names under which users ask for it."""
+"""The logs that a driver may leave, by the names that users ask for."""
 
 MAX_CSR_BYTES = 16 << 10
-"""Largest certificate request that is looked at."""
+"""Largest certificate request that is accepted."""
 
 MAX_DRIVER_END_CHARACTERS = 500
-"""Longest sentence that a TaskManager says about the end of a driver."""
+"""Longest description of a driver's end by its TaskManager."""
 
 
 class DriverLaunch(Message, frozen=True):
     """Everything a TaskManager needs to start the driver of one attempt in a slot for drivers.
 
-    The fencing token of its JobMaster is not in it: the TaskManager has it from the :class:`SlotRequest`. What the
-    driver is to run it asks its JobMaster for, with its own identity. Sizes are MiB, times seconds.
+    It does not contain the fencing token of the JobMaster, which the TaskManager has from the :class:`SlotRequest`. The
+    driver asks its JobMaster for its work, with its own identity. Sizes are in MiB, times in seconds.
     """
 
     job_id: str
@@ -44,9 +44,9 @@ class DriverLaunch(Message, frozen=True):
     allow_conf: tuple[str, ...] = ()
     trace: TraceParent = ""
     checkpoints: str = ""
-    """URL below which the job's streaming queries would keep their checkpoints."""
+    """URL below which streaming queries of the job keep their checkpoints, if there are any."""
     may_have_waited: bool = False
-    """Whether processes may run it that were started before: it has neither secrets nor a Python of its own."""
+    """Whether warm processes may run it: those without secrets and without a Python of the job's own."""
 
 
 class DriverCsr(Message, frozen=True):
@@ -57,9 +57,9 @@ class DriverCsr(Message, frozen=True):
 
 
 class DriverProcessEnd(Message, frozen=True):
-    """The process of a driver has ended, and nothing of it runs any more; ``how`` is for people.
+    """The process of a driver has ended, with all of its children; ``how`` is for people.
 
-    What the driver has achieved it reports itself.
+    The driver reports its own result separately.
     """
 
     attempt: int
@@ -67,7 +67,7 @@ class DriverProcessEnd(Message, frozen=True):
 
 
 class DriverExit(Message, frozen=True):
-    """The end of a driver attempt, judged by the exit code *and* by whether Spark ended in order."""
+    """The end of a driver attempt, judged by the exit code *and* by whether Spark stopped cleanly."""
 
     succeeded: bool
     exit_code: int
@@ -76,13 +76,13 @@ class DriverExit(Message, frozen=True):
 
 
 MAX_KNOWN_SHUFFLES = 50_000
-"""Most shuffles that a driver may tell a new leader of: about a MiB."""
+"""Maximum number of shuffles that a driver may report to a new leader: about a MiB."""
 
 _MAX_NUMBER = (1 << 32) - 1
 
 
 class KnownShuffle(Message, frozen=True):
-    """A shuffle that has a place: Spark's number of it, and its number on the data plane."""
+    """A shuffle that has an allocation: Spark's number for it, and its number on the data plane."""
 
     shuffle_id: Annotated[int, msgspec.Meta(ge=0, le=_MAX_JAVA_INT)]
     number: Annotated[int, msgspec.Meta(ge=0, le=_MAX_NUMBER)]
@@ -90,14 +90,14 @@ class KnownShuffle(Message, frozen=True):
 
 
 class RunningDriver(Message, frozen=True):
-    """What a driver says of itself when it registers again: a new leader has it from nobody else (ADR 103).
+    """A driver's state when it registers again; a new leader has no other source for it (ADR 103).
 
     Attributes:
-        spark_auth_secret: of its SparkContext and executors, in hexadecimal.
-        app_id: of the SparkContext that is up; empty without one.
-        shuffles: those of that SparkContext that have a place.
-        shuffles_asked: how often this driver has asked for the place of a shuffle; each time may have used a number.
-        bound: why only the JobMaster that started it can go on with it; empty: any can.
+        spark_auth_secret: secret of its SparkContext and executors, in hexadecimal.
+        app_id: application ID of the running SparkContext; empty without one.
+        shuffles: shuffles of that SparkContext that have an allocation.
+        shuffles_asked: how often this driver has asked for a shuffle's allocation; each time may have used a number.
+        bound: why only the JobMaster that started it can continue with it; empty: any JobMaster can.
     """
 
     spark_auth_secret: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -111,7 +111,7 @@ class RunningDriver(Message, frozen=True):
 
 
 class DriverAssignment(Message, frozen=True):
-    """What the JobMaster hands the driver when it registers."""
+    """The work that the JobMaster gives to a driver when it registers."""
 
     pipeline: BlobRef
     files: tuple[BlobRef, ...]
@@ -130,12 +130,12 @@ class DriverAssignment(Message, frozen=True):
     shuffle: bool = False
     """Whether its shuffles go through the shuffle service."""
     seal: Seal = False
-    """Whether it seals what it gives to the service."""
+    """Whether it encrypts (seals) the data that it gives to the service."""
     checkpoints: str = ""
     """URL below which streaming queries keep their checkpoints."""
     token_files: TokenFiles = ()
     secrets: bool = False
-    """Whether it is to ask for secrets before it starts anything of the job's."""
+    """Whether it must ask for secrets before it starts any process of the job."""
 
     def __repr__(self) -> str:
         return f"<DriverAssignment of a {self.kind} from {self.jobmanager}>"  # never the secret

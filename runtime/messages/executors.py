@@ -1,4 +1,4 @@
-"""Executors: how many are wanted, how each is launched, how it ends."""
+"""Messages about executors: how many are wanted, their launch, and their end."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from sluice.runtime.messages.jobs import GivenSecret
 from sluice.runtime.messages.tokens import TokenFiles
 
 MAX_LISTENER_HOSTS = 10_000
-"""Hosts on which processes of one job listen on the same port."""
+"""Maximum number of hosts on which processes of one job listen on the same port."""
 
 
 GIVE_WAY_SECONDS = 15.0
-"""How long an executor that starts gives way to another one of its job that starts at the same time."""
+"""Seconds for which a starting executor yields the processors to another executor of its job that starts as well."""
 
 
 class ExecutorLaunch(Message, frozen=True):
     """Everything a TaskManager needs to start one Spark executor in a slot.
 
-    ``startup_conf`` and ``java_options`` come from the driver (already stripped of what a job may not
-    set); the TaskManager composes the command line itself. ``spark_auth_secret`` never reaches argv.
+    ``startup_conf`` and ``java_options`` come from the driver, without settings that a job may not make. The
+    TaskManager composes the command line itself. ``spark_auth_secret`` never appears in argv.
     """
 
     job_id: str
@@ -40,9 +40,9 @@ class ExecutorLaunch(Message, frozen=True):
     python: str
     trace: TraceParent = ""
     checkpoints: str = ""
-    """URL below which the job's streaming queries keep their checkpoints, to which executors write."""
+    """URL below which the job's streaming queries keep their checkpoints; executors write there."""
     attempt: int = 0
-    """Of the driver that wants it."""
+    """Number of the driver attempt that requests it."""
     token_files: TokenFiles = ()
     secrets: tuple[GivenSecret, ...] = ()
 
@@ -62,7 +62,7 @@ class ExecutorExit(Message, frozen=True):
 
 
 class ExecutorExcess(Message, frozen=True):
-    """Which bound an executor has exceeded, for which it was or is about to be ended: a sentence."""
+    """An executor has exceeded a resource limit and is ended for that. ``reason`` is a sentence about the limit."""
 
     executor_id: int
     reason: str
@@ -76,7 +76,7 @@ class CsrToSign(Message, frozen=True):
 
 
 class SparkRegistration(Message, frozen=True):
-    """The driver's SparkContext is up: where executors find it and what they must be started with."""
+    """The driver's SparkContext is up: its address, and the settings that executors must be started with."""
 
     app_id: str
     driver_url: str
@@ -90,16 +90,16 @@ class SparkRegistration(Message, frozen=True):
 MAX_EXECUTOR_CORES = 1024
 
 MAX_EXECUTOR_MEMORY_MB = 1 << 24
-"""Larger executors are not asked for: 16 TiB."""
+"""Largest executor that can be requested: 16 TiB."""
 
 _MAX_JAVA_INT = (1 << 31) - 1
-"""What Spark says when it wants any number."""
+"""Spark requests this number when it wants as many executors as possible."""
 
 
 class ExecutorTarget(Message, frozen=True):
     """How many executors of one Spark resource profile the driver wants.
 
-    A driver is not believed: what is out of these bounds does not get as far as its JobMaster.
+    A driver is not trusted: values out of these bounds are refused before they reach its JobMaster.
     """
 
     resource_profile_id: Annotated[int, msgspec.Meta(ge=0, le=_MAX_JAVA_INT)]
@@ -109,7 +109,7 @@ class ExecutorTarget(Message, frozen=True):
 
 
 class ExecutorTargets(Message, frozen=True):
-    """The driver's latest wish; level-triggered: a higher ``version`` replaces everything before."""
+    """The driver's current targets. Level-triggered: a higher ``version`` replaces everything before."""
 
     version: int
     targets: tuple[ExecutorTarget, ...]

@@ -1,4 +1,4 @@
-"""Jobs: their states, and how they are submitted."""
+"""Messages about jobs: their states and their submission."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.runtime.restart_config import RestartWish
 
 
 class JobState(enum.StrEnum):
-    """Job states, as Flink's ``JobStatus``."""
+    """Job states, as in Flink's ``JobStatus``."""
 
     INITIALIZING = "INITIALIZING"
     CREATED = "CREATED"
@@ -30,7 +30,7 @@ class JobState(enum.StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Globally terminal: the job will never change state again."""
+        """Whether the state is globally terminal: the job never changes state again."""
         return self in {JobState.FAILED, JobState.CANCELED, JobState.FINISHED}
 
 
@@ -38,13 +38,13 @@ class JobKind(enum.StrEnum):
     """What a job runs."""
 
     PIPELINE = "PIPELINE"
-    """A program that was submitted."""
+    """A submitted program."""
     CONNECT = "CONNECT"
-    """A Spark Connect server, for its owner alone."""
+    """A Spark Connect server that only its owner uses."""
 
 
 class BlobRef(Message, frozen=True):
-    """An artifact in the blob server: lower-case SHA-256 of its content, its file name and size in bytes."""
+    """An artifact in the blob server: SHA-256 of its content in lower-case hexadecimal, file name, size in bytes."""
 
     sha256: str
     name: str
@@ -52,20 +52,20 @@ class BlobRef(Message, frozen=True):
 
 
 class Archive(Message, frozen=True):
-    """A packed directory that is unpacked for driver and executors, under ``name``."""
+    """A packed directory that is unpacked under ``name`` for driver and executors."""
 
     blob: BlobRef
     name: str
 
 
 class SecretReference(Message, frozen=True):
-    """A secret that a job wants, as a file in memory; never its value.
+    """A reference to a secret that a job needs as a file in memory. It never contains the value.
 
     Attributes:
-        name: of the secret.
-        file: name of the file; empty: that of the secret.
-        version: its number; 0: the newest when an attempt begins.
-        executors: whether executors get it too, besides the driver.
+        name: name of the secret.
+        file: name of the file; empty: the name of the secret.
+        version: version number; 0: the newest version when an attempt begins.
+        executors: whether executors get the secret, too, and not only the driver.
     """
 
     name: Annotated[str, msgspec.Meta(max_length=64)]
@@ -75,7 +75,7 @@ class SecretReference(Message, frozen=True):
 
 
 class GivenSecret(Message, frozen=True):
-    """A secret on its way to a process of a job; without a ``file`` only so that its value is masked in logs."""
+    """A secret for a process of a job. Without a ``file`` it only serves to mask the value in logs."""
 
     name: str
     file: str
@@ -86,16 +86,16 @@ class GivenSecret(Message, frozen=True):
 
 
 class Admission(Message, frozen=True):
-    """How the gateway admitted a submission, by its assertion; for the job's receipt.
+    """How the gateway admitted a submission, from its assertion; for the job's receipt.
 
     Attributes:
         method: how the submitter was authenticated.
-        credential_kind: what it showed.
-        credential: the public id of that.
-        operation: what was granted.
-        request_id: of the request, as in the audit log: the record of the decision has it.
-        assertion_id: of the assertion itself.
-        policy: SHA-256 of the policy file that granted it; empty: the gateway did not say.
+        credential_kind: kind of the submitter's credential.
+        credential: public id of the credential.
+        operation: the operation that was granted.
+        request_id: id of the request, which the record of the decision in the audit log has as well.
+        assertion_id: id of the assertion.
+        policy: SHA-256 of the policy file that granted the operation; empty: unknown.
     """
 
     method: str
@@ -108,9 +108,9 @@ class Admission(Message, frozen=True):
 
 
 class JobSubmission(Message, frozen=True):
-    """What the Dispatcher accepts: one pipeline and how to run it.
+    """A submission to the Dispatcher: one pipeline and how to run it.
 
-    ``spark_conf`` holds only keys that survived :func:`sluice.runtime.spark.jvm.job_conf.check_job_conf`.
+    ``spark_conf`` contains only keys that passed :func:`sluice.runtime.spark.jvm.job_conf.check_job_conf`.
     """
 
     name: str
@@ -126,32 +126,32 @@ class JobSubmission(Message, frozen=True):
     """Modules and packages for Python's path: ``.py``, ``.zip``, ``.egg``, ``.whl``."""
     archives: tuple[Archive, ...] = ()
     savepoint: str = ""
-    """Id of the savepoint from which streaming queries go on."""
+    """Id of the savepoint from which streaming queries continue."""
     executor_cores: int = 0
-    """Of each executor; 0: as many as the cluster's slots have by default."""
+    """Cores of each executor; 0: as many as the cluster's default slots have."""
     executor_memory_mb: int = 0
-    """Heap of each executor; 0: as much as the cluster's slots have by default."""
+    """Heap of each executor in MiB; 0: as much as the cluster's default slots have."""
     python: str = ""
-    """Path of the Python that driver and executors use, in one of ``archives``; empty: the cluster's."""
+    """Path of the Python interpreter for driver and executors, in one of ``archives``; empty: the cluster's."""
     token_files: TokenFiles = ()
-    """Files with tokens that every process of the job finds."""
+    """Files with tokens that every process of the job gets."""
     owner_roles: tuple[str, ...] = ()
-    """The roles of whoever submitted it, when it was submitted: what the policy gives to jobs of these roles."""
+    """The submitter's roles at submission; the policy grants rights to jobs by these roles."""
     owner_groups: tuple[str, ...] = ()
-    """Likewise its groups."""
+    """The submitter's groups at submission."""
     trace: TraceParent = ""
     secrets: tuple[SecretReference, ...] = ()
-    """Which secrets it wants; their values are never part of a submission."""
+    """The secrets that it needs; their values are never part of a submission."""
     admission: Admission | None = None
-    """None: it came in under an earlier version."""
+    """None: the job was submitted to an earlier version."""
     salt: str = ""
-    """Random, in hexadecimal; it hides the parameters in their commitment (:mod:`sluice.runtime.receipts`)."""
+    """Random salt, in hexadecimal, of the commitment to the parameters (:mod:`sluice.runtime.receipts`)."""
     queue: str | msgspec.UnsetType = msgspec.UNSET
-    """Whose share of the slots its executors count towards; unset: no queues were configured."""
+    """The scheduling queue whose slots its executors use; unset: no queues were configured."""
     priority: int | msgspec.UnsetType = msgspec.UNSET
-    """In its queue; unset: 0."""
+    """Priority in its queue; unset: 0."""
 
     @property
     def blobs(self) -> tuple[BlobRef, ...]:
-        """Everything of the submission that is in the blob server."""
+        """All artifacts of the submission in the blob server."""
         return (self.pipeline, *self.files, *self.py_files, *(each.blob for each in self.archives))

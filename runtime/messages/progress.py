@@ -1,4 +1,4 @@
-"""How far a job is: tasks, stages, streaming queries, failures."""
+"""Messages about a job's progress: tasks, stages, streaming queries, failures."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sluice.runtime.messages.base import Message
 
 
 class JobProgress(Message, frozen=True):
-    """Counters since the start of the driver attempt; the JobMaster shows them as they are.
+    """Counters since the start of the driver attempt; the JobMaster shows them unchanged.
 
-    What failed is not among what finished. A stage that is tried again counts again in ``stages_total``.
+    The counters of finished items exclude failed ones. A retried stage counts again in ``stages_total``.
     """
 
     spark_jobs_started: int = 0
@@ -34,11 +34,11 @@ class JobProgress(Message, frozen=True):
 
 
 MAX_STAGES = 300
-"""Stages of one job that are told of: the latest ones."""
+"""Maximum number of stages of a job in a report: the latest ones."""
 
 
 class StageState(enum.StrEnum):
-    """The state of a stage. ``SKIPPED``: its output existed already."""
+    """The state of a stage. ``SKIPPED`` means that its output existed already."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -48,10 +48,11 @@ class StageState(enum.StrEnum):
 
 
 class StageReport(Message, frozen=True):
-    """One stage of Spark, as its driver counts it. Times are epoch milliseconds, 0: not yet.
+    """One Spark stage, as its driver counts it. Times are epoch milliseconds; 0: not yet.
 
-    ``job`` is Spark's, -1 when unknown; ``operators`` are what Spark SQL calls the steps in it. ``task_ms``: least,
-    quartiles and most of the times of its finished tasks, empty without any; far apart they show skew.
+    ``job`` is Spark's job number, -1 when unknown. ``operators`` are the names of its steps in Spark SQL. ``task_ms``
+    has minimum, quartiles and maximum of the durations of its finished tasks; a wide spread shows skew. It is empty
+    before the first task has finished.
     """
 
     id: int
@@ -81,21 +82,21 @@ class StageReport(Message, frozen=True):
 
 
 class StageTable(Message, frozen=True):
-    """The stages of a driver attempt; ``left_out`` older ones are not kept."""
+    """The stages of a driver attempt, without ``left_out`` older ones."""
 
     stages: tuple[StageReport, ...] = ()
     left_out: int = 0
 
 
 MAX_STREAMING_QUERIES = 64
-"""Most streaming queries of one driver that are told of."""
+"""Maximum number of streaming queries of one driver in a report."""
 
 
 class StreamingQuery(Message, frozen=True):
-    """One Structured Streaming query: ``batch`` is its last committed one, -1 before the first.
+    """One Structured Streaming query. ``batch`` is its last committed batch, -1 before the first.
 
-    ``state`` is RUNNING, ENDED or FAILED; ``location`` is the URL of its checkpoint, ``rows`` what this driver has
-    read.
+    ``state`` is RUNNING, ENDED or FAILED. ``location`` is the URL of its checkpoint, ``rows`` the number of rows that
+    this driver has read.
     """
 
     id: str
@@ -109,13 +110,13 @@ class StreamingQuery(Message, frozen=True):
 
 
 class StreamingState(Message, frozen=True):
-    """All streaming queries of a driver; level-triggered: the latest replaces those before."""
+    """All streaming queries of a driver. Level-triggered: the latest message replaces earlier ones."""
 
     queries: Annotated[tuple[StreamingQuery, ...], msgspec.Meta(max_length=MAX_STREAMING_QUERIES)] = ()
 
 
 class TaskFailure(Message, frozen=True):
-    """A task failed by an error of its own; Spark may run it again."""
+    """A task failed with an error of its own; Spark may run it again."""
 
     stage: int
     partition: int

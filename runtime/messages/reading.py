@@ -1,4 +1,4 @@
-"""What is read of processes: logs, pages of Spark's UI, evidence of their connections."""
+"""Messages with data read from processes: logs, pages of Spark's UI, evidence of connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.runtime.messages.base import Message
 
 
 class LogChunk(Message, frozen=True):
-    """A piece of a log file: ``data`` (UTF-8, undecodable bytes replaced) from ``offset`` to ``next_offset``."""
+    """A chunk of a log file: ``data`` (UTF-8, undecodable bytes replaced) from ``offset`` to ``next_offset``."""
 
     data: str
     offset: int
@@ -21,7 +21,7 @@ class LogChunk(Message, frozen=True):
 
 
 class UiRequest(Message, frozen=True):
-    """A page of Spark's UI that somebody wants: path and query in the driver, and where the UI is for a browser."""
+    """A request for a page of Spark's UI: path and query at the driver, and the UI's base path for the browser."""
 
     path: str
     query: str
@@ -29,7 +29,7 @@ class UiRequest(Message, frozen=True):
 
 
 class UiPage(Message, frozen=True):
-    """What Spark's UI answered: nothing of its headers but the media type, and where a redirection leads."""
+    """The answer of Spark's UI. Of its headers, it has only the media type and the location of a redirect."""
 
     status: int
     media: str = ""
@@ -38,13 +38,13 @@ class UiPage(Message, frozen=True):
 
 
 MAX_EVENT_LOG_CHUNK_BYTES = 1 << 20
-"""Most bytes of an event log in one message."""
+"""Maximum number of bytes of an event log in one message."""
 
 
 class EventLogChunk(Message, frozen=True):
-    """A piece of the compressed event log of a driver that has ended; ``cut``: events are missing in it.
+    """A chunk of the compressed event log of an ended driver. ``cut``: events are missing in the log.
 
-    ``end`` says that nothing follows. Whoever passes it on does not look into it: the job has written it.
+    ``end`` means that nothing follows. Processes that relay it do not parse it, because the job has written it.
     """
 
     data: Annotated[bytes, msgspec.Meta(max_length=MAX_EVENT_LOG_CHUNK_BYTES)]
@@ -53,7 +53,7 @@ class EventLogChunk(Message, frozen=True):
 
 
 class EventLogPiece(Message, frozen=True):
-    """A piece of the event log of a job whose Spark UI is to be shown; after the ``last`` one it is."""
+    """A chunk of the event log of an ended job. After the ``last`` one, its Spark UI can be shown."""
 
     job_id: str
     offset: Annotated[int, msgspec.Meta(ge=0)]
@@ -62,19 +62,19 @@ class EventLogPiece(Message, frozen=True):
 
 
 class EndedUiState(enum.StrEnum):
-    """Whether a TaskManager can show the Spark UI of a job that has ended."""
+    """Whether a TaskManager can show the Spark UI of an ended job."""
 
     ABSENT = "absent"
-    """It has no event log of this job."""
+    """The TaskManager has no event log of this job."""
     LOADING = "loading"
-    """It reads the event log."""
+    """The TaskManager is reading the event log."""
     SHOWN = "shown"
     FAILED = "failed"
     """The event log could not be read."""
 
 
 class EndedUiAnswer(Message, frozen=True):
-    """A page of the Spark UI of a job that has ended, or ``why`` there is none."""
+    """A page of the Spark UI of an ended job, or the reason ``why`` there is none."""
 
     state: EndedUiState
     why: Annotated[str, msgspec.Meta(max_length=1000)] = ""
@@ -82,7 +82,7 @@ class EndedUiAnswer(Message, frozen=True):
 
 
 class ConnectionEvidence(Message, frozen=True):
-    """One mutual TLS connection as one of its ends saw it; ``opened_at`` is in epoch seconds."""
+    """One mutual TLS connection as one of its ends observed it; ``opened_at`` is in epoch seconds."""
 
     channel: str
     local: str
@@ -96,7 +96,7 @@ class ConnectionEvidence(Message, frozen=True):
 
 
 class Evidence(Message, frozen=True):
-    """The latest connections that somebody saw; ``dropped``: so many earlier ones are not among them."""
+    """The latest observed connections, without ``dropped`` earlier ones."""
 
     connections: tuple[ConnectionEvidence, ...] = ()
     dropped: int = 0

@@ -1,4 +1,4 @@
-"""Where the shuffle service keeps what a job writes."""
+"""Messages about the places where the shuffle service keeps the output of jobs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Literal
 from sluice.runtime.messages.base import Message
 
 Seal = bool | Literal["auto"]
-"""Whether segments of shuffles are sealed for their readers; auto: where the driver's CPU has AES instructions."""
+"""Whether shuffle segments are encrypted for their readers; auto: if the driver's CPU has AES instructions."""
 
 
 class WorkerAddress(Message, frozen=True):
-    """Where a ShuffleWorker serves the data channel; ``name`` is that in its certificate."""
+    """The address of a ShuffleWorker's data channel; ``name`` is the name in its certificate."""
 
     name: str
     host: str
@@ -22,21 +22,21 @@ class WorkerAddress(Message, frozen=True):
 
 
 class OutputLocation(Message, frozen=True):
-    """Where the map outputs that were pushed to worker ``pushed_to`` are served now: there, or by its successor."""
+    """The worker that now serves the map outputs pushed to worker ``pushed_to``: the same one or its successor."""
 
     pushed_to: str
     address: WorkerAddress
 
 
 class ShuffleAllocation(Message, frozen=True):
-    """Where a shuffle is kept.
+    """The workers that keep a shuffle.
 
     Attributes:
         shuffle_number: its number on the data plane, unique in the job over all driver attempts and SparkContexts
             (Spark counts its own ``shuffle_id`` from 0 in each SparkContext).
-        workers: which keep it; every one of them knows the job already.
-        replicas: on how many of them the output of each map task has to be.
-        integrity_key: of the job, for the check values of its data.
+        workers: the workers; each of them knows the job already.
+        replicas: how many of the workers must have the output of each map task.
+        integrity_key: key of the job for the check values of its data.
     """
 
     shuffle_number: int

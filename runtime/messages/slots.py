@@ -1,4 +1,4 @@
-"""Slots of TaskManagers: offered, requested, held, reported."""
+"""Messages about the slots of TaskManagers: requests, offers, and reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.runtime.sandbox import IsolationLevel
 
 
 class SlotState(enum.StrEnum):
-    """Slot states, as Flink's ``TaskSlotState``."""
+    """Slot states, as in Flink's ``TaskSlotState``."""
 
     FREE = "FREE"
     ALLOCATED = "ALLOCATED"
@@ -22,7 +22,7 @@ class SlotState(enum.StrEnum):
 
 
 class SlotKind(enum.StrEnum):
-    """What a slot is for. Each kind is a pool of its own: drivers never take what executors need, nor the reverse."""
+    """What a slot is for. Each kind is a separate pool: drivers never use slots for executors, and vice versa."""
 
     EXECUTOR = "EXECUTOR"
     DRIVER = "DRIVER"
@@ -39,15 +39,15 @@ class SlotProfile(Message, frozen=True):
         return self.cores >= wanted.cores and self.memory_mb >= wanted.memory_mb
 
     def plus(self, other: SlotProfile) -> SlotProfile:
-        """Both together."""
+        """The sum of both."""
         return SlotProfile(cores=self.cores + other.cores, memory_mb=self.memory_mb + other.memory_mb)
 
     def less(self, used: SlotProfile) -> SlotProfile:
-        """What is left without ``used``, never below nothing."""
+        """What is left after ``used`` is subtracted, but never less than zero."""
         return SlotProfile(cores=max(0, self.cores - used.cores), memory_mb=max(0, self.memory_mb - used.memory_mb))
 
     def multiplied(self, count: int) -> SlotProfile:
-        """``count`` of these together."""
+        """The resources of ``count`` of these."""
         return SlotProfile(cores=count * self.cores, memory_mb=count * self.memory_mb)
 
     def times(self, part: SlotProfile) -> int:
@@ -56,7 +56,7 @@ class SlotProfile(Message, frozen=True):
 
 
 MAX_SLOTS_PER_TASKMANAGER = 1024
-"""Default slots and carved ones; the numbers of slots are below this."""
+"""Maximum number of default and carved slots together; slot numbers are less than this."""
 
 NO_RESOURCES = SlotProfile(cores=0, memory_mb=0)
 
@@ -69,11 +69,11 @@ class SlotCount(Message, frozen=True):
 
 
 class TaskManagerRegistration(Message, frozen=True):
-    """A TaskManager introduces itself, its default slots (all of one profile), and what it has in all.
+    """A TaskManager registers itself with its default slots (all of one profile) and its total resources.
 
-    Slots of other sizes are carved out of ``total``; None: what the default slots have together. ``isolation`` is what
-    it keeps the processes of jobs in, ``egress`` what these may connect to. ``driver_slots`` of ``driver_profile`` are
-    for drivers, apart from those.
+    Slots of other sizes are carved out of ``total``; None: the sum of the default slots. ``isolation`` is how it
+    isolates the processes of jobs, ``egress`` how it controls their outbound connections. In addition, it has
+    ``driver_slots`` slots of ``driver_profile`` for drivers.
     """
 
     name: str
@@ -88,11 +88,11 @@ class TaskManagerRegistration(Message, frozen=True):
     driver_slots: int = 0
     driver_profile: SlotProfile = NO_RESOURCES
     report: SlotReport | None = None
-    """Its slots now: what it holds since an earlier leader. None: it holds nothing."""
+    """The state of its slots, including those held since an earlier leader. None: it holds none."""
 
 
 class RegistrationAccepted(Message, frozen=True):
-    """The ResourceManager's answer: the token that fences what follows, and the heartbeat in seconds."""
+    """The ResourceManager's answer: the fencing token of all further calls, and the heartbeat settings in seconds."""
 
     fencing_token: bytes
     heartbeat_interval: float
@@ -112,7 +112,7 @@ class SlotStatus(Message, frozen=True):
 
 
 class WarmJvms(Message, frozen=True):
-    """JVMs that wait for jobs on one TaskManager, and how many drivers and executors have found one, and have not."""
+    """Warm JVMs waiting on one TaskManager, and how many drivers and executors found one (hits) or not (misses)."""
 
     waiting: int
     hits: int
@@ -120,9 +120,9 @@ class WarmJvms(Message, frozen=True):
 
 
 class SlotReport(Message, frozen=True):
-    """All default slots of one TaskManager, and the carved ones that are held; ``draining``: it takes no more.
+    """All default slots of one TaskManager, and the held carved ones. ``draining``: it accepts no more work.
 
-    ``driver_slots`` are those for drivers, under numbers of their own. ``warm``: None where no JVM may wait.
+    ``driver_slots`` are those for drivers, which have separate numbers. ``warm`` is None where warm JVMs are off.
     """
 
     slots: tuple[SlotStatus, ...]
@@ -138,7 +138,7 @@ class SlotReport(Message, frozen=True):
 class SlotRequest(Message, frozen=True):
     """The ResourceManager reserves ``slot`` for a job; the TaskManager then offers it to the JobMaster.
 
-    A number beyond those of the default slots is a slot of ``profile`` to be carved out of what is free.
+    A number beyond those of the default slots means a slot of ``profile`` to be carved out of the free resources.
     """
 
     slot: int
@@ -157,11 +157,11 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 PortOrAny = Annotated[int, msgspec.Meta(ge=ANY_PORT, le=65535)]
 
 AssignedPorts = Annotated[tuple[Port, ...], msgspec.Meta(max_length=8)]
-"""Ports of its host that were assigned to a driver or executor; empty: it listens wherever it wants."""
+"""Ports of its host that are assigned to a driver or executor; empty: it may listen on any port."""
 
 
 class RunningExecutor(Message, frozen=True):
-    """An executor that runs in a slot, as it was launched."""
+    """An executor that runs in a slot, with its launch parameters."""
 
     executor_id: int
     app_id: str
@@ -175,10 +175,10 @@ class SlotOffer(Message, frozen=True):
     """A TaskManager offers a reserved slot to the JobMaster of the job.
 
     Attributes:
-        held: the slot is offered again, at a new leader: the TaskManager has held it since before.
-        executor: what runs in a held slot for executors; None: nothing.
+        held: the TaskManager has held the slot since an earlier leader, and offers it again to a new one.
+        executor: the executor that runs in a held slot for executors; None: none does.
         driver: the attempt whose driver runs in a held slot for drivers; 0: none does.
-        driver_ports: of its host, on which it listens.
+        driver_ports: the ports of its host on which that driver listens.
     """
 
     taskmanager: str

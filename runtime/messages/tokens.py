@@ -1,4 +1,4 @@
-"""Tokens that say which job its bearer is."""
+"""Messages about the tokens that identify a job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TokenFiles = Annotated[tuple[TokenFile, ...], msgspec.Meta(max_length=MAX_TOKEN_
 
 
 class JobToken(Message, frozen=True):
-    """A JWT-SVID of a job's process: whoever has it is that process for its audience, until it expires."""
+    """A JWT-SVID of a job's process. Its bearer can act as that process towards its audience until it expires."""
 
     token: str
 
@@ -22,6 +22,6 @@ class JobToken(Message, frozen=True):
 
 
 class TokenKeys(Message, frozen=True):
-    """The public keys of JWT-SVIDs, as a SPIFFE bundle (JWK Set)."""
+    """The public keys that verify JWT-SVIDs, as a SPIFFE bundle (JWK Set)."""
 
     jwks: str

@@ -1,4 +1,4 @@
-"""Actors over gRPC with mutual TLS: endpoints, typed proxies, fencing, and the streams between processes."""
+"""RPC between actors over gRPC with mutual TLS: endpoints, typed proxies, fencing, and streams between processes."""
 
 import lazy_loader
 

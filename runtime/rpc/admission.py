@@ -1,4 +1,4 @@
-"""May this call proceed? Values in, a typed refusal out; nothing else happens here."""
+"""Decides whether a call may proceed, and raises a typed error otherwise. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.runtime.rpc.errors import CallNotPermitted, FencingTokenMismatch, Me
 
 
 def find_method(gateway: Gateway, name: str, endpoint: str) -> Method:
-    """The declared method, or :class:`MethodNotFound`: what is not declared cannot be called."""
+    """Return the declared method; raise :class:`MethodNotFound` for any other name."""
     method = gateway.methods.get(name)
     if method is None:
         raise MethodNotFound(f"endpoint {endpoint} declares no remote method {name!r}")
@@ -20,9 +20,9 @@ def find_method(gateway: Gateway, name: str, endpoint: str) -> Method:
 def check_caller(method: Method, caller: Caller, *, endpoint: str, job_id: str) -> None:
     """Raise :class:`CallNotPermitted` unless ``caller`` may make the call.
 
-    ``job_id`` is that of the endpoint. A local method is closed to every peer, one with this process's own
-    certificate included. A method for the own job is closed to callers without a job, and to everyone at an endpoint
-    that belongs to none.
+    ``job_id`` is the job of the endpoint. A local method is closed to every peer, even to one with this process's own
+    certificate. An ``own_job`` method is closed to callers without a job, and to every caller of an endpoint that
+    belongs to no job.
     """
     identity = caller.identity
     if method.rules.local:
@@ -41,10 +41,10 @@ def check_caller(method: Method, caller: Caller, *, endpoint: str, job_id: str) 
 
 
 def check_token(method: Method, *, endpoint: str, expected: bytes | None, given: bytes | None) -> None:
-    """Raise :class:`FencingTokenMismatch` unless ``given`` is the token in force.
+    """Raise :class:`FencingTokenMismatch` unless ``given`` is the current fencing token.
 
-    ``expected`` is None while the endpoint leads nothing: then every fenced call is refused. Tokens are
-    compared in constant time and never shown.
+    ``expected`` is None while the endpoint does not lead: then every fenced call is refused. Tokens are compared in
+    constant time and never shown.
     """
     if method.rules.unfenced:
         return

@@ -1,4 +1,4 @@
-"""Where the outcomes of a peer's calls go: back over the connection they came on, unless nobody waits any more."""
+"""Send the outcomes of a peer's calls back over the same connection, unless the caller has given up."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from sluice.runtime.rpc.errors import describe
 
 
 class Answerer(Protocol):
-    """Sends answers, and counts calls that are under way."""
+    """Sends answers, and counts the calls in flight."""
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether the connection is closed for sending."""
         ...
 
     def answered(self, call_id: int, size: int, data: bytes | None) -> None:
-        """An incoming ask is done; ``data`` is its encoded answer, None when nobody waits for one."""
+        """An incoming ask is done. ``data`` is its encoded answer, or None when the caller has given up."""
 
     def consumed(self, size: int) -> None:
         """An incoming tell is done."""
@@ -42,7 +42,7 @@ class RemoteAnswer:
             return
         try:
             data = wire.encode_envelope(wire.Reply(self._id, invocation.method.encode_result(result)))
-        except Exception as error:  # noqa: BLE001  # a result that cannot be sent is a failure of the call
+        except Exception as error:  # noqa: BLE001  # a result that cannot be sent fails the call
             self.fail(error)
         else:
             self._answerer.answered(self._id, self._size, data)
@@ -61,7 +61,7 @@ class RemoteAnswer:
 
 
 class TellAnswer:
-    """Makes room for further tells."""
+    """Returns the credit of a tell to the sender when it is done. No outcome is sent."""
 
     __slots__ = ("_answerer", "_size")
 
@@ -69,10 +69,10 @@ class TellAnswer:
         self._answerer = answerer
         self._size = size
 
-    def succeed(self, result: Any) -> None:  # noqa: ANN401, ARG002  # nothing goes back
-        """Make room."""
+    def succeed(self, result: Any) -> None:  # noqa: ANN401, ARG002  # a tell has no answer
+        """Return the credit."""
         self._answerer.consumed(self._size)
 
     def fail(self, error: BaseException) -> None:  # noqa: ARG002  # logged where it was raised
-        """Make room."""
+        """Return the credit."""
         self._answerer.consumed(self._size)

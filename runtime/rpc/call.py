@@ -1,4 +1,4 @@
-"""One call, from both ends: who calls, what is called, where the outcome goes. Shapes only; nothing is sent here."""
+"""The types of one call on both ends: caller, request, answer. Nothing is sent here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RemotePeer(Protocol):
 
     @property
     def identity(self) -> SpiffeId:
-        """From the peer's certificate."""
+        """The identity in the peer's certificate."""
         ...
 
     @property
@@ -29,7 +29,7 @@ class RemotePeer(Protocol):
         ...
 
     def gateway(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:
-        """A proxy of ``endpoint`` there."""
+        """Return a proxy of ``endpoint`` at the peer."""
         ...
 
     def on_close(self, callback: Callable[[], object]) -> None:
@@ -47,9 +47,10 @@ class Caller:
     """The other side of one call.
 
     Attributes:
-        identity: from the caller's certificate; for a call within the process, the process's own.
-        peer: the stream the call came over, usable for calls back; None for a call within the process.
-        local: whether the call comes from within the process; only :meth:`sluice.runtime.rpc.RpcService.local` says so.
+        identity: identity in the caller's certificate; for a call within the process, its own identity.
+        peer: the stream of the call, which can be used for calls back; None for a call within the process.
+        local: whether the call comes from within the process; set only by
+            :meth:`sluice.runtime.rpc.RpcService.local`.
     """
 
     identity: SpiffeId
@@ -58,9 +59,9 @@ class Caller:
 
 
 class Request(Protocol):
-    """What is to be called, and with what: ``arguments`` are still encoded when they came over the wire.
+    """A request for a call. Its ``arguments`` are still encoded when they came over the wire.
 
-    The envelopes ``Call`` and ``Tell`` are such requests as they are.
+    The envelopes ``Call`` and ``Tell`` satisfy this protocol.
     """
 
     @property
@@ -77,13 +78,13 @@ class Request(Protocol):
 
 
 class Answer(Protocol):
-    """Receives the outcome of one call; exactly one of its methods is called, once."""
+    """Receives the outcome of one call. Exactly one of its methods is called, exactly once."""
 
     def succeed(self, result: Any) -> None:  # noqa: ANN401  # any declared type
         """The method returned ``result``."""
 
     def fail(self, error: BaseException) -> None:
-        """The method raised, or was never run."""
+        """The method raised an error, or was never run."""
 
 
 class Callee(Protocol):
@@ -92,14 +93,14 @@ class Callee(Protocol):
     name: str
 
     async def serve(self, invocation: Invocation) -> None:
-        """Run the call and answer it."""
+        """Run the call and send its answer."""
 
     def discarded(self, invocation: Invocation) -> None:
         """The call will not be run."""
 
 
 class Invocation(Message):
-    """One call of one method, waiting in a mailbox or running."""
+    """One call of a method, waiting in a mailbox or running."""
 
     __slots__ = ("_endpoint", "answer", "arguments", "caller", "cancelled", "method", "task", "token")
 
@@ -123,10 +124,10 @@ class Invocation(Message):
         self.task: asyncio.Future[Any] | None = None
 
     def cancel(self) -> None:
-        """Skip the call if it has not begun, or cancel its deferred part, because nobody waits for the answer.
+        """Skip the call if it has not started, or cancel its deferred part, because the caller has given up.
 
-        A handler in progress runs to its end, for cancelling it midway could leave half a change behind. Its deferred
-        part has always begun when it is cancelled, so that it can undo what the handler did.
+        A running handler is not interrupted, because that could leave a change half done. The deferred part has always
+        started when it is cancelled, so that it can undo what the handler did.
         """
         self.cancelled = True
         if self.task is not None:

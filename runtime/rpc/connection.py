@@ -1,8 +1,8 @@
-"""One connection with one peer: greetings, batches, heartbeats, and the end.
+"""One connection with one peer: hello, batches, pings, and close.
 
-A connection knows nothing of calls. Both ends greet, send envelopes in batches (once a turn of the event loop), watch
-for silence, and pass on what arrives, in order. The connection ends with its stream: whatever was under way has failed,
-and the dialing side connects and registers again.
+A connection does not know about calls. Both ends say hello, send envelopes in batches (once per turn of the event
+loop), detect a silent peer, and pass on what arrives, in order. The connection ends with its stream. Calls in flight
+then fail, and the dialing side connects and registers again.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from sluice.runtime.rpc.errors import PeerUnreachable, ProtocolViolation, RpcErr
 from sluice.runtime.rpc.outbox import Outbox
 
 MAX_UNSENT_BYTES = 64 << 20
-"""Bytes that wait to be sent at which a peer counts as not reading, and is given up."""
+"""Number of unsent bytes at which a peer counts as not reading, and its connection is closed."""
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamTimeouts:
-    """How long to wait for a peer, in seconds.
+    """Timeouts for a peer, in seconds.
 
     Attributes:
-        hello: for its stream, and then for its first envelope.
-        ping_interval: of silence, after which it is asked for a sign of life.
-        ping_timeout: of silence, after which it is given up.
-        goodbye: for what is still to be sent when the stream is closed.
+        hello: wait for its stream, and then for its first envelope.
+        ping_interval: silence after which it is pinged.
+        ping_timeout: silence after which the connection is closed.
+        goodbye: wait for the remaining data to be sent when the stream is closed.
     """
 
     hello: float = 10.0
@@ -41,48 +41,51 @@ class StreamTimeouts:
 
 
 class MessageStream(Protocol):
-    """The transport below: whole messages, in order."""
+    """The transport, which carries whole messages in order."""
 
     def attach(self, receiver: RpcConnection) -> None:
         """Deliver to ``receiver`` from now on."""
 
     @property
     def writable(self) -> bool:
-        """Whether what is sent leaves at once; the receiver's ``resume_sending`` tells when it does again."""
+        """Whether a message is sent at once; the receiver's ``resume_sending`` is called when it is again."""
         ...
 
     def send(self, message: bytes) -> None:
         """Send one message."""
 
     def finish(self) -> None:
-        """End this direction in order, and the connection when all is sent."""
+        """End this direction cleanly, and close the connection when all data is sent."""
 
     def abort(self) -> None:
         """Drop the connection at once."""
 
     async def gone(self) -> None:
-        """Wait, for a bounded time, until nothing of the connection is left."""
+        """Wait, for a bounded time, until the connection is gone."""
 
 
 class ConnectionUser(Protocol):
     """Receives the messages of a connection."""
 
     def handle(self, envelope: wire.Envelope) -> None:
-        """An envelope arrived, other than those of the connection itself; may raise :class:`ProtocolViolation`."""
+        """Handle an envelope other than those of the connection itself; may raise :class:`ProtocolViolation`."""
 
     def before_batch(self) -> None:
-        """A batch is about to be made: the last occasion to add to it."""
+        """Add envelopes to the next batch, which is about to be sent."""
 
     def connection_ended(self, reason: RpcError) -> None:
         """The connection has ended; called once."""
 
 
 class RpcConnection:
-    """A connection from the first greeting to its end. Created inside a running event loop.
+    """A connection from the first hello to its end. Create it inside a running event loop.
 
     Args:
-        peer: the identity in the certificate of the other end.
-        timeouts: how long to wait.
+        local: the identity of this process.
+        peer: the identity in the peer's certificate.
+        stream: the transport.
+        user: receives the envelopes.
+        timeouts: how long to wait for the peer.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class RpcConnection:
         self._watch = self._loop.call_later(timeouts.hello, self._check_hello)
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.version = 0
-        """Of the wire format on this connection: the lower one of both ends; 0 until the peer has said hello."""
+        """Version of the wire format on this connection: the lower of both ends'; 0 before the peer's hello."""
         self.end_reason: RpcError | None = None
         self._ended = asyncio.Event()
         stream.attach(self)
@@ -119,7 +122,7 @@ class RpcConnection:
 
     @property
     def accepts(self) -> bool:
-        """Whether something may still be sent."""
+        """Whether envelopes can still be sent."""
         return self.end_reason is None and not self._closing
 
     def send(self, data: bytes) -> None:
@@ -133,7 +136,7 @@ class RpcConnection:
             self.schedule_batch()
 
     def schedule_batch(self) -> None:
-        """Send what waits, and what the user adds, in the next turn of the event loop."""
+        """Send the waiting envelopes, and what the user adds, in the next turn of the event loop."""
         if not self._flush_scheduled and self.end_reason is None:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -143,7 +146,7 @@ class RpcConnection:
         await self._ended.wait()
 
     async def close(self, reason: str) -> None:
-        """Say goodbye, send what waits (for a bounded time), and end."""
+        """Send a goodbye and the waiting envelopes (for a bounded time), then end the connection."""
         if self.accepts:
             self.send(wire.encode_envelope(wire.Goodbye(reason[: wire.MAX_NAME_CHARS])))
             self._closing = True
@@ -166,14 +169,14 @@ class RpcConnection:
             self._finished.set_result(None)
         if not self.ready.done():
             self.ready.set_exception(reason)
-            self.ready.exception()  # looked at: not everyone waits for it
+            self.ready.exception()  # mark as retrieved, since not every user waits for it
         self._ended.set()
         self._user.connection_ended(reason)
 
     # --- for the stream --------------------------------------------------------------------------------
 
     def message_received(self, data: bytes) -> None:
-        """One gRPC message arrived. Whatever is wrong with it ends this connection and no other."""
+        """Handle one gRPC message. A violation in it ends only this connection."""
         if self.end_reason is not None:
             return
         self._last_heard = self._loop.time()
@@ -191,11 +194,11 @@ class RpcConnection:
             self.end(ProtocolViolation(f"{self.peer} broke the protocol: {violation.what}", violation.remedy))
 
     def stream_ended(self, reason: str) -> None:
-        """The transport is gone, or the peer ended its direction."""
+        """Handle the loss of the transport, or the end of the peer's direction."""
         self.end(PeerUnreachable(f"the connection to {self.peer} ended: {reason}"))
 
     def resume_sending(self) -> None:
-        """What waited for the stream may go on."""
+        """Send the envelopes that waited for the stream."""
         if self._outbox or self._closing:
             self.schedule_batch()
 
@@ -241,7 +244,7 @@ class RpcConnection:
             if self._closing and stream.writable and not self._finished.done():
                 self._finished.set_result(None)
                 stream.finish()
-        except Exception as error:  # noqa: BLE001  # foreign errors of the transport end here, as the reason
+        except Exception as error:  # noqa: BLE001  # any error of the transport ends the connection
             self.stream_ended(f"cannot send: {error or type(error).__name__}")
 
     def _check_hello(self) -> None:
@@ -249,7 +252,7 @@ class RpcConnection:
 
     def _check_silence(self) -> None:
         silence = self._loop.time() - self._last_heard
-        # Only an unanswered question counts: after a stall of this process the answers are yet to be read.
+        # Only an unanswered ping counts: after a stall of this process, answers may still be unread.
         if silence >= self._timeouts.ping_timeout and self._asked_for_life:
             self.stream_ended(f"no sign of life for {self._timeouts.ping_timeout} s")
             return

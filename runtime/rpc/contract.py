@@ -1,7 +1,7 @@
-"""What may be called, by whom, and with which types: read once from a gateway Protocol.
+"""Reads from a gateway Protocol which methods may be called, by which roles, and with which types.
 
-A gateway is a ``typing.Protocol`` whose remote methods carry :func:`rpc`. A method without it cannot be
-called from outside, and a role not named in ``allow`` may not call: deny by default.
+A gateway is a ``typing.Protocol`` whose remote methods are decorated with :func:`rpc`. A method without the decorator
+cannot be called remotely, and a role that is not in ``allow`` may not call: deny by default.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from sluice.pki import Role
 from sluice.runtime.rpc.errors import ContractError, InvalidArguments, RemoteFailure
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
-"""How long an ask waits for its answer unless the method says otherwise."""
+"""How long an ask waits for its answer unless the method declares another timeout."""
 
 _ATTRIBUTE = "__sluice_rpc__"
 _FIXARRAY = 0x90
 """The first byte of a short msgpack array, to which its length is added."""
 _MAX_PARAMETERS = 16
-"""A longer array is encoded otherwise."""
+"""Arrays of this length or longer have another msgpack encoding."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ENCODER = msgspec.msgpack.Encoder()
 _UNDECLARED = (types.AnyType, types.RawType, types.CustomType, types.ExtType)
@@ -34,7 +34,7 @@ _UNDECLARED = (types.AnyType, types.RawType, types.CustomType, types.ExtType)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What :func:`rpc` declares about one method; the timeout is in seconds."""
+    """The rules that :func:`rpc` declares for a method; the timeout is in seconds."""
 
     allow: frozenset[Role]
     timeout: float
@@ -53,15 +53,15 @@ def rpc(
     unfenced: bool = False,
     local: bool = False,
 ) -> Callable[[_F], _F]:
-    """Declare a Protocol method as callable by peers in the roles ``allow``, or within the process alone.
+    """Declare a Protocol method as callable by peers with a role in ``allow``, or only within the process.
 
     Args:
-        allow: roles of the caller's certificate that may call; an empty set is an error unless the method is local.
+        allow: certificate roles that may call; an empty set is an error unless the method is local.
         timeout: seconds that an ask waits for the answer.
         own_job: the caller's certificate must belong to the job of the endpoint.
-        oneway: a tell: returns as soon as it is queued for sending, nothing comes back.
-        unfenced: a fenced endpoint takes it without a token.
-        local: callers are endpoints of the same process; no peer may call, whatever its certificate says.
+        oneway: a tell: the call returns as soon as it is queued for sending, and has no answer.
+        unfenced: a fenced endpoint accepts the call without a token.
+        local: only endpoints of the same process may call; no peer may, whatever its certificate.
     """
     if local and (allow or own_job):
         raise ContractError("an rpc method that is local and open to peers", "name roles, or make it local, not both")
@@ -80,18 +80,18 @@ def rpc(
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One remote method: its rules and its codec, made once."""
+    """One remote method with its rules and its codec."""
 
     name: str
     rules: Rules
     parameters: tuple[str, ...]
     defaults: Mapping[str, Any]
     _arguments: Mapping[int, msgspec.msgpack.Decoder[tuple[Any, ...]]] = field(repr=False)
-    """By the number of arguments: a peer of an earlier release does not send those that were added since."""
+    """Decoders by number of arguments: a peer of an earlier release does not send arguments that were added later."""
     _result: msgspec.msgpack.Decoder[Any] = field(repr=False)
 
     def bind(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """All arguments in order; raises ``TypeError`` exactly when Python's own call would."""
+        """Return all arguments in order; raise ``TypeError`` exactly when Python's own call would."""
         if not named and len(arguments) == len(self.parameters):
             return tuple(arguments)
         if len(arguments) > len(self.parameters):
@@ -107,7 +107,7 @@ class Method:
         return tuple(values.get(name, self.defaults.get(name)) for name in self.parameters)
 
     def encode_arguments(self, arguments: tuple[Any, ...]) -> bytes:
-        """Arguments as msgpack. Those at the end that are ``UNSET`` are left out: earlier releases do not know them."""
+        """Encode arguments as msgpack, without ``UNSET`` ones at the end, which earlier releases do not know."""
         while arguments and arguments[-1] is msgspec.UNSET:
             arguments = arguments[:-1]
         try:
@@ -116,7 +116,7 @@ class Method:
             raise InvalidArguments(f"the arguments of {self.name} cannot be encoded: {type(error).__name__}") from error
 
     def decode_arguments(self, data: bytes) -> tuple[Any, ...]:
-        """Arguments of the declared types; raises :class:`InvalidArguments`, which repeats no values."""
+        """Decode arguments of the declared types; raises :class:`InvalidArguments`, which contains no values."""
         count = len(self.parameters)
         if data and (sent := data[0] - _FIXARRAY) in self._arguments:
             count = sent
@@ -127,11 +127,11 @@ class Method:
         return (*values, *(self.defaults[name] for name in self.parameters[count:]))
 
     def encode_result(self, result: Any) -> bytes:  # noqa: ANN401  # any declared type
-        """The result as msgpack."""
+        """Encode the result as msgpack."""
         return _ENCODER.encode(result)
 
     def decode_result(self, data: bytes) -> Any:  # noqa: ANN401  # any declared type
-        """The result, of the declared type."""
+        """Decode the result of the declared type; raises :class:`RemoteFailure`."""
         try:
             return self._result.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -148,7 +148,7 @@ class Gateway:
 
 @cache
 def gateway_of(protocol: type) -> Gateway:
-    """Read the remote methods of ``protocol``; raises :class:`ContractError` naming what is declared wrongly."""
+    """Read the remote methods of ``protocol``; raises :class:`ContractError` naming a wrong declaration."""
     methods = {}
     for name, function in inspect.getmembers(protocol, inspect.isfunction):
         rules = getattr(function, _ATTRIBUTE, None)
@@ -210,7 +210,7 @@ def _tuple_of(declared: Sequence[Any]) -> Any:  # noqa: ANN401  # a type express
 
 
 def _check_declared(label: str, hint: Any) -> None:  # noqa: ANN401  # a type expression
-    """Refuse types that say nothing about their content, and mutable Structs (local calls share them)."""
+    """Refuse types that do not declare their content, and mutable Structs (local calls share objects)."""
     try:
         pending: list[Any] = [types.type_info(hint)]
     except TypeError as error:

@@ -1,7 +1,7 @@
-"""Messages that nobody will ever handle, and whose senders may not know: counted and logged.
+"""Dead letters: messages that are never handled, and whose senders may not learn that. They are counted and logged.
 
-Refused tells (nobody of that name, a full mailbox, not permitted), and what waited in a mailbox when its endpoint
-stopped. Arguments are not kept: they may be secret, and large.
+Dead letters are refused tells (unknown endpoint, full mailbox, not permitted), and the messages left in a mailbox when
+its endpoint stops. Arguments are not kept: they may be secret or large.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from sluice.core import Sample
 
 LOG_EVERY_SECONDS = 10.0
-"""Of a kind of dead letter, one is logged in so many seconds, with the number of those that were not."""
+"""Interval at which one dead letter of a kind is logged, with the number of those not logged since."""
 
 MAX_KINDS = 256
-"""Kinds that are counted by themselves; more are counted together: their names may be a peer's invention."""
+"""Maximum number of kinds with a counter of their own. A peer can invent names, so further kinds share a counter."""
 
 OTHERS = ("(others)", "(others)")
 
@@ -25,16 +25,16 @@ _LOG = logging.getLogger(__name__)
 
 
 class DeadLetters:
-    """All of a process. For use on one event loop."""
+    """The dead letters of a process. Use it on one event loop only."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.counts: Counter[tuple[str, str]] = Counter()
-        """By endpoint and name of the error."""
+        """Counts by endpoint and name of the error."""
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
     def add(self, endpoint: str, method: str, sender: str, reason: str) -> None:
-        """One more, for ``endpoint``; ``reason`` is the name of the error."""
+        """Count a dead letter for ``endpoint``; ``reason`` is the name of the error."""
         now = self._clock()
         kind = (endpoint, reason)
         if kind not in self.counts and len(self.counts) >= MAX_KINDS:
@@ -49,7 +49,7 @@ class DeadLetters:
             )
 
     def samples(self) -> Iterator[Sample]:
-        """The counts as metrics."""
+        """Yield the counts as metrics."""
         for (endpoint, reason), count in self.counts.items():
             yield Sample(
                 "sluice_rpc_dead_letters_total",

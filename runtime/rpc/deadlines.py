@@ -1,7 +1,7 @@
-"""Time limits of many asks with few timers.
+"""Timeouts of many asks with few timers.
 
-A timer of the event loop for each ask would cost more than the rest of the ask. Asks of one method have the same limit,
-so they expire in the order in which they were made: one timer for each limit is enough, set for the oldest.
+An event loop timer per ask would cost more than the rest of the ask. Asks of one method have the same timeout, so they
+expire in the order in which they were made: one timer per timeout value is enough, set for the oldest ask.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 
 class Expired(Exception):
-    """What a future fails with whose time is over."""
+    """The exception of a future whose timeout is over."""
 
 
 class Deadlines:
-    """Fails futures that are still pending when their time is over. For use on one event loop."""
+    """Fails futures that are still pending when their timeout is over. Use it on one event loop only."""
 
     def __init__(self) -> None:
         self._watched: dict[float, dict[asyncio.Future[Any], float]] = {}
@@ -25,7 +25,7 @@ class Deadlines:
         return sum(len(watched) for watched in self._watched.values())
 
     def watch(self, future: asyncio.Future[Any], seconds: float) -> None:
-        """Fail ``future`` with :class:`Expired` in so many seconds, unless it is done or forgotten by then."""
+        """Fail ``future`` with :class:`Expired` after ``seconds``, unless it is done or forgotten by then."""
         watched = self._watched.get(seconds)
         if watched is None:
             watched = self._watched[seconds] = {}
@@ -35,11 +35,11 @@ class Deadlines:
             self._timers[seconds] = loop.call_at(deadline, self._look, seconds)
 
     def forget(self, future: asyncio.Future[Any], seconds: float) -> None:
-        """Stop watching ``future``; to be called for each that was watched."""
+        """Stop watching ``future``. Call it for each watched future."""
         self._watched[seconds].pop(future, None)
 
     def close(self) -> None:
-        """Set no timers any more."""
+        """Cancel all timers."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -1,7 +1,7 @@
 """Endpoints: actors whose methods, timers and posted functions all run on one main thread.
 
-After Flink's ``RpcEndpoint`` (flink-rpc-core): state needs no locks, for nothing of an endpoint runs
-at the same time as anything else of it; long work is handed off and comes back as a message.
+The design follows Flink's ``RpcEndpoint`` (flink-rpc-core). State needs no locks, because no two messages of an
+endpoint run at the same time. Long work is handed off, and its result comes back as a message.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _T = TypeVar("_T")
 
 
 def _being_cancelled() -> bool:
-    """Whether a CancelledError is meant for this task, and not only for something that it awaited."""
+    """Whether a CancelledError is meant for this task, and not for something that it awaited."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 class _Deferred:
-    """What a handler returns when its answer comes later."""
+    """Returned by a handler whose answer comes later."""
 
     __slots__ = ("coroutine",)
 
@@ -43,7 +43,7 @@ class _Deferred:
 
 
 class _Posted(Message):
-    """A function to be run on the main thread."""
+    """A function that runs on the main thread."""
 
     __slots__ = ("_arguments", "_endpoint", "_function")
 
@@ -60,7 +60,7 @@ class _Posted(Message):
 
 
 class Host(Protocol):
-    """The process that an endpoint runs in, as endpoints use it; see :class:`sluice.runtime.rpc.service.RpcService`."""
+    """The service that an endpoint runs in; see :class:`sluice.runtime.rpc.service.RpcService`."""
 
     dead_letters: DeadLetters
 
@@ -76,22 +76,23 @@ class Host(Protocol):
         """Stop an endpoint."""
 
     def local(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:
-        """A proxy of an endpoint of this process."""
+        """Return a proxy of an endpoint of this process."""
         ...
 
     def endpoint_failed(self, endpoint: RpcEndpoint, error: BaseException) -> None:
-        """An error in ``endpoint`` that no caller waits for."""
+        """Handle an error in ``endpoint`` that no caller waits for."""
 
 
 class RpcEndpoint:
-    """An actor; subclasses implement the methods of their gateway as ``async def``.
+    """An actor. Subclasses implement the methods of their gateway as ``async def``.
 
-    Handlers run one at a time to completion, so they must not wait for long, and not for another
-    endpoint at all: :meth:`hand_off` and :meth:`deferred` are for that.
+    Handlers run one at a time to completion. So they must not wait for long, and never for another endpoint: use
+    :meth:`hand_off` or :meth:`deferred` for that.
 
     Args:
-        name: under which peers address it.
-        mailbox_capacity: messages that may wait; more are refused with ``MailboxFull``.
+        name: the name by which peers address it.
+        gateway: the Protocol that it serves.
+        mailbox_capacity: maximum number of waiting messages; more are refused with ``MailboxFull``.
         job_id: the job it belongs to; needed for methods declared with ``own_job``.
     """
 
@@ -111,28 +112,28 @@ class RpcEndpoint:
     # --- for subclasses ---------------------------------------------------------------------------
 
     async def on_start(self) -> None:
-        """Runs on the main thread before the first message; an error here makes ``RpcService.start`` fail."""
+        """Runs on the main thread before the first message. An error here makes ``RpcService.start`` fail."""
 
     async def on_stop(self) -> None:
-        """Runs on the main thread as the last thing."""
+        """Runs on the main thread after the last message."""
 
     def note_failure(self, error: BaseException) -> None:
-        """Log and count an unexpected error that concerns one piece of work, and leaves the endpoint sound."""
+        """Log and count an unexpected error that affects one piece of work and leaves the endpoint's state intact."""
         self._failures += 1
         _LOG.error("endpoint %s failed: %s", self.name, type(error).__name__, exc_info=error)
 
     def on_failure(self, error: BaseException) -> None:
-        """An error that nobody waits for: of a tell, a posted function, a timer, ``on_stop`` or unwatched work.
+        """Handle an error that no caller waits for: from a tell, posted function, timer, ``on_stop`` or unwatched work.
 
-        It may have left the state half changed. What becomes of the endpoint is up to the owner of the process (see
-        ``RpcService.on_failure``), or to a subclass; by default it goes on.
+        The error may have left the state inconsistent. The owner of the process (see ``RpcService.on_failure``) or a
+        subclass decides what happens to the endpoint; by default it continues.
         """
         self.note_failure(error)
         self.service.endpoint_failed(self, error)
 
     @property
     def caller(self) -> Caller:
-        """The caller; known only inside a handler, not in work that it handed off or deferred."""
+        """The caller. Available only inside a handler, not in work that it handed off or deferred."""
         if self._caller is None or not self._mailbox.on_main_thread:
             raise RpcError(
                 f"endpoint {self.name} is not serving a call here", "read self.caller at the handler's start"
@@ -140,9 +141,10 @@ class RpcEndpoint:
         return self._caller
 
     def post(self, function: Callable[..., object], *args: Any) -> None:  # noqa: ANN401  # passed through
-        """Run ``function`` (plain or ``async``) on the main thread, after what waits already.
+        """Run ``function`` (plain or ``async``) on the main thread, after the waiting messages.
 
-        Raises ``MailboxFull`` or ``EndpointStopped``. Not for other threads: use ``loop.call_soon_threadsafe``.
+        Raises ``MailboxFull`` or ``EndpointStopped``. Not thread-safe: from other threads, call it through
+        ``loop.call_soon_threadsafe``.
         """
         self._mailbox.put(_Posted(self, function, args))
 
@@ -153,9 +155,9 @@ class RpcEndpoint:
         return handle
 
     def watch(self, peer: RemotePeer, then: Callable[..., object], *args: Any) -> None:  # noqa: ANN401
-        """Run ``then`` on the main thread when the stream of ``peer`` has ended: closed, broken or silent for too long.
+        """Run ``then`` on the main thread when the stream of ``peer`` ends: closed, broken or silent for too long.
 
-        Soon, when it has ended already.
+        If the stream has ended already, ``then`` runs soon.
         """
         peer.on_close(lambda: self._post_own(then, args))
 
@@ -165,9 +167,10 @@ class RpcEndpoint:
         then: Callable[[_T], object] | None = None,
         failed: Callable[[BaseException], object] | None = None,
     ) -> asyncio.Task[_T]:
-        """Run ``coroutine`` beside the mailbox; ``then`` or ``failed`` runs on the main thread with the outcome.
+        """Run ``coroutine`` outside the mailbox; then run ``then`` or ``failed`` on the main thread with the outcome.
 
-        Without ``failed`` an error goes to :meth:`on_failure`. Cancelled (and then silent) when the endpoint stops.
+        Without ``failed``, an error goes to :meth:`on_failure`. When the endpoint stops, the coroutine is cancelled and
+        neither callback runs.
         """
         task = asyncio.create_task(coroutine, name=f"{self.name} handed off")
         self._tasks.add(task)
@@ -175,10 +178,10 @@ class RpcEndpoint:
         return task
 
     def deferred(self, coroutine: Awaitable[_T]) -> _T:
-        """``return self.deferred(work())`` from a handler: the answer is sent when ``work`` ends.
+        """Answer later: ``return self.deferred(work())`` from a handler sends the answer when ``work`` ends.
 
-        The mailbox goes on meanwhile. ``work`` runs beside the main thread: it may read and change the
-        endpoint's state between its awaits, but must expect it to have changed across them.
+        The mailbox continues meanwhile. ``work`` runs interleaved with the main thread: it may read and change the
+        endpoint's state between its awaits, but the state may change during each await.
         """
         return cast("_T", _Deferred(coroutine))
 
@@ -191,12 +194,12 @@ class RpcEndpoint:
 
     @property
     def started(self) -> bool:
-        """Whether it has been started; an endpoint starts once."""
+        """Whether it has been started; an endpoint can be started only once."""
         return self._mailbox.started
 
     @property
     def stats(self) -> EndpointStats:
-        """Statistics of the mailbox and of the time that messages took."""
+        """Statistics of the mailbox and of processing times."""
         mailbox = self._mailbox
         return EndpointStats(
             name=self.name,
@@ -211,11 +214,11 @@ class RpcEndpoint:
         )
 
     def accept(self, invocation: Invocation) -> None:
-        """Queue a call that was admitted; raises ``MailboxFull`` or ``EndpointStopped``."""
+        """Queue an admitted call; raises ``MailboxFull`` or ``EndpointStopped``."""
         self._mailbox.put(invocation)
 
     def check_fencing(self, method: Method, token: bytes | None) -> None:
-        """Refuse a stale call; an endpoint without fencing refuses none."""
+        """Raise if the call is stale. An endpoint without fencing refuses no call."""
 
     async def launch(self, service: Host) -> None:
         """Start the main thread and wait for :meth:`on_start`."""
@@ -225,7 +228,7 @@ class RpcEndpoint:
         async def start() -> None:
             try:
                 await self.on_start()
-            except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to who starts the endpoint
+            except Exception as error:  # noqa: BLE001  # any error is raised to the starter of the endpoint
                 self._mailbox.stop_soon()
                 started.set_exception(error)
             else:
@@ -245,9 +248,9 @@ class RpcEndpoint:
             raise
 
     async def terminate(self) -> None:
-        """End the message in progress, run :meth:`on_stop`, refuse what waits, cancel timers and handed-off work.
+        """Finish the current message, run :meth:`on_stop`, refuse waiting messages, cancel timers and handed-off work.
 
-        From the endpoint's own main thread it only starts to stop.
+        Called from the endpoint's own main thread, it only starts to stop.
         """
         for timer in list(self._timers):
             timer.cancel()
@@ -260,20 +263,20 @@ class RpcEndpoint:
         await self._finish()
 
     def discarded(self, invocation: Invocation) -> None:
-        """A call that will not be run; of a tell nobody else would know."""
+        """Record a tell that will not be run as a dead letter, since its sender does not learn of it."""
         if invocation.method.rules.oneway:
             self.service.dead_letters.add(
                 self.name, invocation.method.name, str(invocation.caller.identity), EndpointStopped.__name__
             )
 
     async def serve(self, invocation: Invocation) -> None:
-        """Run one call on the main thread and answer it."""
+        """Run one call on the main thread and send its answer."""
         self._caller = invocation.caller
         try:
-            # Checked here and not on arrival: the token may have changed while the call waited.
+            # Checked here rather than on arrival: the token may have changed while the call waited.
             self.check_fencing(invocation.method, invocation.token)
             result = await getattr(self, invocation.method.name)(*invocation.arguments)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to the caller
+        except Exception as error:  # noqa: BLE001  # any error goes to the caller
             self._answer_failure(invocation, error)
             return
         except asyncio.CancelledError as error:
@@ -295,14 +298,14 @@ class RpcEndpoint:
 
     @contextlib.contextmanager
     def reporting_failures(self) -> Iterator[None]:
-        """Send errors of the block to :meth:`on_failure`: none of them may end the main thread."""
+        """Pass errors of the block to :meth:`on_failure`: none of them may end the main thread."""
         try:
             yield
         except asyncio.CancelledError as error:
             if _being_cancelled():
                 raise
             self._tell_failure(error)
-        except Exception as error:  # noqa: BLE001  # the main thread survives whatever a message does
+        except Exception as error:  # noqa: BLE001  # no message may end the main thread
             self._tell_failure(error)
 
     # --- inside --------------------------------------------------------------------------------------
@@ -310,8 +313,8 @@ class RpcEndpoint:
     def _tell_failure(self, error: BaseException) -> None:
         try:
             self.on_failure(error)
-        except Exception:  # noqa: BLE001  # a handler of failures that fails must not end the main thread either
-            _LOG.exception("endpoint %s failed while it dealt with a failure", self.name)
+        except Exception:  # noqa: BLE001  # an error in on_failure must not end the main thread either
+            _LOG.exception("endpoint %s failed while handling a failure", self.name)
 
     def _post_own(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         with contextlib.suppress(EndpointStopped):

@@ -1,8 +1,8 @@
-"""What travels on a stream: envelopes, and batches of them.
+"""The wire format of a stream: envelopes, sent in batches.
 
-One gRPC message is one msgpack array of envelopes; an envelope is an array that starts with its tag.
-Arguments and results stay opaque bytes here: they are decoded into the types of their method only
-once the method is known and the caller admitted. Pure functions.
+One gRPC message is a msgpack array of envelopes; an envelope is an array that starts with its tag. Arguments and
+results are opaque bytes here: they are decoded into the types of their method only after the method is known and the
+caller admitted. Pure functions.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import msgspec
 from sluice.runtime.rpc.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, MessageTooLarge, ProtocolViolation
 
 PROTOCOL_VERSION = 4
-"""Version of this wire format. Two peers speak the lower of their versions (ADR 126)."""
+"""Version of this wire format. Two peers use the lower of their versions (ADR 126)."""
 
 OLDEST_VERSION = 4
-"""The oldest version that this release still speaks; older peers are turned away."""
+"""The oldest version that this release supports; older peers are refused."""
 
 MAX_ENVELOPE_BYTES = 4 << 20
 """Largest encoded envelope, in bytes."""
 
 MAX_BATCH_BYTES = MAX_ENVELOPE_BYTES + 1024
-"""Largest gRPC message, in bytes: one envelope of the largest size still fits."""
+"""Largest gRPC message, in bytes: one envelope of the largest size fits."""
 
 BATCH_TARGET_BYTES = 256 << 10
-"""A batch is closed once it holds this many bytes, so that small envelopes do not wait behind many."""
+"""Size in bytes at which a batch is closed, so that small envelopes do not wait behind many others."""
 
 MAX_BATCH_ENVELOPES = 4096
-"""Most envelopes in one batch."""
+"""Maximum number of envelopes in one batch."""
 
 MAX_NAME_CHARS = 256
 """Longest endpoint, method or error name, in characters."""
@@ -39,7 +39,7 @@ MAX_TOKEN_BYTES = 64
 """Longest fencing token, in bytes."""
 
 _SLACK_CHARS = 16
-"""Ellipses that shortened texts carry beyond their limit."""
+"""Room for the ellipsis of truncated texts."""
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
 Token = Annotated[bytes, msgspec.Meta(max_length=MAX_TOKEN_BYTES)]
@@ -50,7 +50,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=0):
-    """The first envelope of each direction of a stream, with the newest version that its sender speaks."""
+    """The first envelope of each direction of a stream, with the newest version that its sender supports."""
 
     version: Count
 
@@ -92,7 +92,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):
-    """The caller no longer waits for this call."""
+    """The caller has given up this call."""
 
     id: Count
 
@@ -105,15 +105,15 @@ class Consumed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=7):
-    """Are you there? Answered by :class:`Pong`."""
+    """Asks for a sign of life; answered by :class:`Pong`."""
 
 
 class Pong(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=8):
-    """I am."""
+    """Answers a :class:`Ping`."""
 
 
 class Goodbye(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=9):
-    """The last envelope: why the sender closes."""
+    """The last envelope, with the reason why the sender closes the stream."""
 
     reason: Message
 
@@ -121,7 +121,7 @@ class Goodbye(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 Envelope = Hello | Call | Tell | Reply | Failure | Cancel | Consumed | Ping | Pong | Goodbye
 
 OF_THE_CONNECTION = frozenset({Hello, Ping, Pong})
-"""What concerns the stream alone, and nobody who speaks over it."""
+"""Envelopes that the connection handles itself."""
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[list[Envelope]] = msgspec.msgpack.Decoder(
@@ -130,7 +130,7 @@ _DECODER: msgspec.msgpack.Decoder[list[Envelope]] = msgspec.msgpack.Decoder(
 
 
 def encode_envelope(envelope: Envelope) -> bytes:
-    """One envelope as bytes; raises :class:`MessageTooLarge`."""
+    """Encode one envelope; raises :class:`MessageTooLarge`."""
     data = _ENCODER.encode(envelope)
     if len(data) > MAX_ENVELOPE_BYTES:
         raise MessageTooLarge(
@@ -141,12 +141,12 @@ def encode_envelope(envelope: Envelope) -> bytes:
 
 
 def join_batch(envelopes: Sequence[bytes]) -> bytes:
-    """Encoded envelopes as one gRPC message (a msgpack array 16)."""
+    """Join encoded envelopes into one gRPC message (a msgpack array 16)."""
     return b"".join((b"\xdc", len(envelopes).to_bytes(2, "big"), *envelopes))
 
 
 def decode_batch(data: bytes) -> list[Envelope]:
-    """The envelopes of one gRPC message; raises :class:`ProtocolViolation`, which repeats nothing of the content."""
+    """Decode one gRPC message; raises :class:`ProtocolViolation`, which contains nothing of the content."""
     if len(data) > MAX_BATCH_BYTES:
         raise ProtocolViolation(f"a message of {len(data)} bytes, at most {MAX_BATCH_BYTES} are accepted")
     try:

@@ -1,8 +1,8 @@
-"""Errors of remote calls: what each side may see, and how an error crosses the wire.
+"""Errors of remote calls, and how an error is sent over the wire.
 
-An error travels as text (type name, message, remedy, traceback); only classes registered with
-:func:`remotable` are rebuilt as themselves, everything else arrives as :class:`RemoteFailure`.
-Nothing is executed to rebuild one: its ``__init__`` is bypassed, only the texts are set.
+An error is sent as text (type name, message, remedy, traceback). Only classes registered with :func:`remotable` are
+rebuilt as themselves; all others arrive as :class:`RemoteFailure`. Rebuilding executes no code of the class: its
+``__init__`` is bypassed, and only the texts are set.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar
 from sluice.core import CertificateRejected, InvalidIdentity, PeerRefused, SluiceError, StoreError
 
 MAX_TRACEBACK_CHARS = 16_384
-"""Longest remote traceback that is sent, in characters; the end is kept, for it says what went wrong."""
+"""Longest remote traceback that is sent, in characters. Its end is kept, which has the cause."""
 
 MAX_MESSAGE_CHARS = 4_096
 """Longest error message that is sent, in characters."""
@@ -24,21 +24,21 @@ _REMOTABLE: dict[str, type[SluiceError]] = {}
 
 
 def wire_name(error_class: type[BaseException]) -> str:
-    """The name an error class has on the wire."""
+    """The name of an error class on the wire."""
     return f"{error_class.__module__}.{error_class.__qualname__}"
 
 
 def remotable(error_class: _E) -> _E:
-    """Class decorator: let this :class:`SluiceError` arrive at a remote caller as the same class.
+    """Class decorator: rebuild this :class:`SluiceError` at a remote caller as the same class.
 
-    The rebuilt error carries ``what``, ``remedy`` and ``remote_traceback``; other attributes do not travel.
+    The rebuilt error has ``what``, ``remedy`` and ``remote_traceback``; other attributes are not sent.
     """
     _REMOTABLE[wire_name(error_class)] = error_class
     return error_class
 
 
 def remotable_names() -> frozenset[str]:
-    """The names of the errors that arrive as themselves; other releases know them by these names."""
+    """The wire names of the remotable errors; other releases know them by these names."""
     return frozenset(_REMOTABLE)
 
 
@@ -46,23 +46,23 @@ class RpcError(SluiceError):
     """Base of the errors of package ``sluice.runtime.rpc``."""
 
     remote_traceback: str = ""
-    """Where it happened, when it came from another endpoint; empty otherwise."""
+    """The traceback at the other endpoint; empty for a local error."""
 
 
 class ContractError(RpcError):
-    """A gateway Protocol, or an endpoint that serves it, is declared wrongly."""
+    """The declaration of a gateway Protocol, or of an endpoint that serves it, is wrong."""
 
 
 class RpcTimeout(RpcError):
-    """No answer within the timeout of the method. Whether the call took effect is unknown."""
+    """There was no answer within the timeout of the method. Whether the call took effect is unknown."""
 
 
 class PeerUnreachable(RpcError):
-    """The connection could not be made or ended before the answer. Whether the call took effect is unknown."""
+    """The connection failed, or ended before the answer. Whether the call took effect is unknown."""
 
 
 class ProtocolViolation(RpcError):
-    """The peer sent something that no correct peer sends; its connection was closed."""
+    """The peer violated the protocol; its connection was closed."""
 
 
 class MessageTooLarge(RpcError):
@@ -71,7 +71,7 @@ class MessageTooLarge(RpcError):
 
 @remotable
 class EndpointNotFound(RpcError):
-    """No endpoint of that name runs at the peer."""
+    """The peer runs no endpoint of that name."""
 
 
 @remotable
@@ -86,7 +86,7 @@ class InvalidArguments(RpcError):
 
 @remotable
 class FencingTokenMismatch(RpcError):
-    """The call carries no fencing token, or that of another leader or session."""
+    """The call has no fencing token, or the token of another leader or session."""
 
 
 @remotable
@@ -96,7 +96,7 @@ class CallNotPermitted(RpcError):
 
 @remotable
 class MailboxFull(RpcError):
-    """Too many messages wait; the call was refused and had no effect."""
+    """Too many messages wait. The call was refused and had no effect."""
 
 
 @remotable
@@ -106,7 +106,7 @@ class EndpointStopped(RpcError):
 
 @remotable
 class RemoteFailure(RpcError):
-    """The remote method failed with an error that has no class of its own here; ``what`` names the type."""
+    """The remote method failed with an error whose class is not remotable; ``what`` names the class."""
 
 
 for _error_class in (CertificateRejected, InvalidIdentity, PeerRefused, StoreError):
@@ -115,7 +115,7 @@ for _error_class in (CertificateRejected, InvalidIdentity, PeerRefused, StoreErr
 
 @dataclass(frozen=True, slots=True)
 class ErrorText:
-    """An error as it travels."""
+    """An error in the form in which it is sent."""
 
     error: str
     what: str
@@ -124,10 +124,10 @@ class ErrorText:
 
 
 def describe(error: BaseException) -> ErrorText:
-    """The texts of ``error``, each bounded.
+    """Return the texts of ``error``, each bounded.
 
-    An :class:`RpcError` that itself came from a third party is told as :class:`RemoteFailure`, lest the
-    caller take another peer's fencing token or mailbox for this one's.
+    An :class:`RpcError` that came from a third party is sent as :class:`RemoteFailure`. Otherwise the caller could
+    mistake another peer's fencing token or mailbox for this one's.
     """
     text = "".join(traceback.format_exception(error))
     if len(text) > MAX_TRACEBACK_CHARS:
@@ -140,7 +140,7 @@ def describe(error: BaseException) -> ErrorText:
 
 
 def rebuild(text: ErrorText) -> SluiceError:
-    """The error that ``text`` describes; of an unknown type, a :class:`RemoteFailure`."""
+    """Rebuild the error that ``text`` describes; an error of an unknown type becomes :class:`RemoteFailure`."""
     error_class = _REMOTABLE.get(text.error)
     what = text.what
     if error_class is None:
@@ -148,7 +148,7 @@ def rebuild(text: ErrorText) -> SluiceError:
         what = f"{text.error.rpartition('.')[2]}: {what}"
     error = error_class.__new__(error_class)
     SluiceError.__init__(error, what, text.remedy)
-    error.remote_traceback = text.remote_traceback  # type: ignore[attr-defined]  # classes outside RpcError get it too
+    error.remote_traceback = text.remote_traceback  # type: ignore[attr-defined]  # set on classes outside RpcError, too
     if text.remote_traceback:
         error.add_note(f"remote traceback:\n{text.remote_traceback.rstrip()}")
     return error

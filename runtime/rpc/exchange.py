@@ -1,8 +1,8 @@
-"""Asks and tells in both directions with one peer, bounded both ways.
+"""Asks and tells in both directions with one peer, with bounds in both directions.
 
-No sockets here: an :class:`Exchange` speaks over a ``RpcConnection``. Reading never pauses, so answers
-always get through; what a peer may have under way is bounded by ``runtime.rpc.window`` instead, and a peer that
-does not read is given up.
+There are no sockets here: an :class:`Exchange` uses a ``RpcConnection``. Reading never pauses, so answers always get
+through. Instead, ``runtime.rpc.window`` bounds a peer's calls in flight, and the connection to a peer that does not
+read is closed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _T = TypeVar("_T")
 
 
 class Exchange:
-    """The calls in both directions of one connection. To endpoints it is the
-    :class:`~sluice.runtime.rpc.call.RemotePeer` at the other end.
+    """The calls in both directions of one connection; for endpoints, it is a
+    :class:`~sluice.runtime.rpc.call.RemotePeer`.
 
-    Created inside a running event loop.
+    Create it inside a running event loop.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Exchange:
 
     @property
     def identity(self) -> SpiffeId:
-        """From the peer's certificate."""
+        """The identity in the peer's certificate."""
         return self._identity
 
     @property
@@ -91,7 +91,7 @@ class Exchange:
         return self.connection.closed
 
     def gateway(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:
-        """A proxy of ``endpoint`` there; its calls carry the fencing ``token``.
+        """Return a proxy of ``endpoint`` at the peer, whose calls carry the fencing ``token``.
 
         Asks raise what the method raised (see ``remotable``), ``RpcTimeout``, ``PeerUnreachable`` or another
         ``RpcError``. Calls over one stream are delivered in the order in which they were made.
@@ -103,13 +103,13 @@ class Exchange:
         await self.connection.wait_closed()
 
     async def ready(self) -> None:
-        """Wait for the peer's ``Hello``; raises the reason when the connection ends before."""
+        """Wait for the peer's ``Hello``; raises the reason if the connection ends before it."""
         await asyncio.shield(self.connection.ready)
 
     def on_close(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once when the connection ends (soon, if it has).
+        """Call ``callback`` once when the connection ends, or soon if it has ended already.
 
-        Use ``endpoint.post`` inside it, or ``endpoint.watch`` instead of it.
+        The callback should use ``endpoint.post``; endpoints should rather use ``endpoint.watch``.
         """
         if self.connection.closed:
             self._loop.call_soon(callback)
@@ -160,7 +160,7 @@ class Exchange:
         return method.decode_result(answer)
 
     async def tell(self, method: Method, endpoint: str, token: bytes | None, arguments: tuple[Any, ...]) -> None:
-        """Send a one-way call; returns when it is queued for sending, waits for room before that."""
+        """Send a one-way call; wait for room, and return when the call is queued for sending."""
         if not self.connection.accepts:
             self._refuse()
         payload = method.encode_arguments(arguments)
@@ -191,23 +191,23 @@ class Exchange:
             self._window.abandon(waiting)
 
     async def close(self, reason: str = "no longer needed") -> None:
-        """Say goodbye, send what waits (for a bounded time), and end; pending asks fail with ``PeerUnreachable``."""
+        """Say goodbye, send what waits (for a bounded time), then end. Pending asks raise ``PeerUnreachable``."""
         await self.connection.close(reason)
 
     # --- for the connection ------------------------------------------------------------------------------
 
     def handle(self, envelope: wire.Envelope) -> None:
-        """An envelope of the peer."""
+        """Handle an envelope of the peer."""
         self._handlers[type(envelope)](envelope)
 
     def before_batch(self) -> None:
-        """Many tells are reported as consumed by one envelope."""
+        """Report all tells consumed so far in one envelope."""
         if self._consumed_tells:
             self.connection.send(wire.encode_envelope(wire.Consumed(self._consumed_tells, self._consumed_bytes)))
             self._consumed_tells = self._consumed_bytes = 0
 
     def connection_ended(self, reason: RpcError) -> None:
-        """Fail what waits, tell who asked to be told."""
+        """Fail pending calls and run the callbacks."""
         self._deadlines.close()
         for future in self._pending.values():
             if not future.done():
@@ -231,7 +231,7 @@ class Exchange:
             future.set_exception(rebuild(text))
 
     def _called(self, call: wire.Call) -> None:
-        # Ids grow on a stream: what comes again is no call of a correct peer, however it got here.
+        # Ids increase on a stream, so a correct peer never repeats one.
         if call.id <= self._highest_id:
             raise ProtocolViolation("a call that was made before")
         self._highest_id = call.id
@@ -277,7 +277,7 @@ class Exchange:
     # --- answering ---------------------------------------------------------------------------------
 
     def answered(self, call_id: int, size: int, data: bytes | None) -> None:
-        """An incoming ask is done; ``data`` is its encoded answer, None when nobody waits for one."""
+        """An incoming ask is done. ``data`` is its encoded answer, or None when the caller has given up."""
         if self._incoming.pop(call_id, None) is None:
             return
         self._incoming_calls -= 1

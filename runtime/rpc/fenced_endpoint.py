@@ -1,4 +1,4 @@
-"""Endpoints that refuse calls without the fencing token in force."""
+"""Endpoints that refuse calls without the current fencing token."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sluice.runtime.rpc.mailbox import MAILBOX_CAPACITY
 
 
 class FencedRpcEndpoint(RpcEndpoint):
-    """An endpoint that leads, or does not: calls with another leader's token are refused.
+    """An endpoint of a leader or standby. It refuses calls with another leader's token.
 
-    ``fencing_token`` is None while it does not lead; then only methods declared ``unfenced`` are served.
+    ``fencing_token`` is None while it does not lead; it then serves only methods declared ``unfenced``.
     """
 
     def __init__(self, name: str, gateway: type, *, mailbox_capacity: int = MAILBOX_CAPACITY, job_id: str = "") -> None:
@@ -21,7 +21,7 @@ class FencedRpcEndpoint(RpcEndpoint):
 
     @property
     def fencing_token(self) -> bytes | None:
-        """The token of the leadership in force."""
+        """The token of the current leadership."""
         return self._fencing_token
 
     @fencing_token.setter
@@ -29,12 +29,12 @@ class FencedRpcEndpoint(RpcEndpoint):
         self._fencing_token = token
 
     def check_fencing(self, method: Method, token: bytes | None) -> None:
-        """Raise ``FencingTokenMismatch`` unless ``token`` is the one in force."""
+        """Raise ``FencingTokenMismatch`` unless ``token`` is the current one."""
         check_token(method, endpoint=self.name, expected=self._fencing_token, given=token)
 
 
 class PermanentlyFencedRpcEndpoint(FencedRpcEndpoint):
-    """An endpoint for one session: its token is given once and never changes."""
+    """An endpoint for one session, whose token never changes."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Which processes count as dead: those not heard of for too long, or that failed too many calls in a row.
+"""Decides which processes count as dead: those not heard from for too long, or with too many failed calls in a row.
 
-Decisions only; the clock is injected. The bounds are Flink's ``heartbeat.timeout`` and
+No I/O; the clock is injected. The limits correspond to Flink's ``heartbeat.timeout`` and
 ``heartbeat.rpc-failure-threshold``.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 RPC_FAILURE_THRESHOLD = 2
-"""Calls in a row that fail to reach a target before it counts as dead."""
+"""Number of consecutive calls that fail to reach a target before it counts as dead."""
 
 _T = TypeVar("_T", bound=Hashable)
 
@@ -24,7 +24,7 @@ class _Signs:
 
 
 class HeartbeatMonitor(Generic[_T]):
-    """Watches targets; :meth:`beat` starts watching one that is new."""
+    """Watches targets. :meth:`beat` also starts watching a new target."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class HeartbeatMonitor(Generic[_T]):
         self._targets: dict[_T, _Signs] = {}
 
     def beat(self, target: _T) -> None:
-        """``target`` lives: something was heard of it now."""
+        """Record a sign of life of ``target`` now."""
         self._targets[target] = _Signs(self._clock())
 
     def call_failed(self, target: _T) -> None:
-        """A call did not reach ``target``; several in a row make it expire at once."""
+        """Record that a call did not reach ``target``; several in a row make it expire at once."""
         if target in self._targets:
             self._targets[target].failures += 1
 
@@ -52,7 +52,7 @@ class HeartbeatMonitor(Generic[_T]):
         self._targets.pop(target, None)
 
     def expired(self, now: float | None = None) -> list[_T]:
-        """The targets to be given up now, each told once: they are forgotten by this call."""
+        """Return the targets that are dead now, and stop watching them."""
         moment = self._clock() if now is None else now
         dead = [
             target

@@ -1,9 +1,9 @@
-"""HTTP/2 for one connection that carries one stream (RFC 9113); no sockets here.
+"""HTTP/2 for a connection that carries exactly one stream (RFC 9113). No sockets here.
 
-An RPC connection is one request that never ends, in both directions. This is what remains of HTTP/2 then: frames are
-cut and made, both flow-control windows are kept, everything that a stream more or a push would need is refused. The
-peer has proved its identity before the first byte gets here, and is trusted with nothing all the same: whatever is
-not exactly right raises :class:`Http2Violation`, and every length is checked before anything of it is kept.
+An RPC connection is one request that never ends, in both directions. So only a part of HTTP/2 is needed: parsing and
+building frames, and both flow-control windows. Further streams and server push are refused. The peer has proved its
+identity before the first byte arrives, but is not trusted: every violation raises :class:`Http2Violation`, and every
+length is checked before data is buffered.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Final, Protocol
 import hpack
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What a client sends first."""
+"""The client's connection preface."""
 
 STREAM: Final = 1
-"""The number of the one stream."""
+"""The id of the only stream."""
 
 WINDOW_BYTES: Final = 4 << 20
-"""Flow-control window that the peer is given, for the stream and for the connection."""
+"""Flow-control window granted to the peer, for the stream and for the connection."""
 
 MAX_FRAME_BYTES: Final = 16_384
-"""Largest payload of a frame that is accepted, HTTP/2's least."""
+"""Largest accepted frame payload: the smallest value that HTTP/2 allows."""
 
 MAX_HEADER_BYTES: Final = 16_384
-"""Largest header block that is accepted, encoded and decoded."""
+"""Largest accepted header block, encoded and decoded."""
 
 MAX_CONTINUATIONS: Final = 8
-"""Most frames that one header block may come in."""
+"""Maximum number of frames of one header block."""
 
 _FRAME_HEADER: Final = 9
 _LARGEST_WINDOW: Final = (1 << 31) - 1
@@ -48,29 +48,29 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Http2Violation(Exception):
-    """The peer broke HTTP/2, or asks for a part of it that does not exist here. Tells nothing of the content."""
+    """The peer violated HTTP/2 or used an unsupported feature. The message contains nothing of the content."""
 
 
 class StreamHandler(Protocol):
-    """Receives what arrives on the stream."""
+    """Receives the events of the stream."""
 
     def headers_received(self, headers: Headers) -> None:
         """The headers of the request or response."""
 
     def content_received(self, content: memoryview) -> None:
-        """Content; valid during the call only."""
+        """Content of the stream; the view is valid only during the call."""
 
     def end_received(self, reason: str) -> None:
         """The peer has ended its side of the stream."""
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """One frame."""
+    """Build one frame."""
     return b"".join((len(payload).to_bytes(3, "big"), bytes((kind, flags)), stream.to_bytes(4, "big"), payload))
 
 
 class Http2Stream:
-    """Either end. What is to be written collects until :meth:`take_output`."""
+    """Either end of the stream. Output is collected until :meth:`take_output`."""
 
     def __init__(self, handler: StreamHandler, *, serving: bool) -> None:
         self._handler = handler
@@ -103,11 +103,11 @@ class Http2Stream:
 
     @property
     def blocked(self) -> bool:
-        """Whether the peer's flow control holds something back."""
+        """Whether the peer's flow control holds data back."""
         return bool(self._held)
 
     def take_output(self) -> bytes:
-        """What is to be written to the connection now."""
+        """Return the bytes to write to the connection now."""
         output = self._output
         if not output:
             return b""
@@ -116,14 +116,14 @@ class Http2Stream:
         return data
 
     def send_headers(self, headers: Sequence[tuple[str, str]], *, end: bool = False) -> None:
-        """Open the stream from this side, or close it with trailers."""
+        """Send headers that open the stream, or trailers that end it."""
         self._opened = True
         flags = _END_HEADERS | (_END_STREAM if end else 0)
         self._ended |= end
         self._output.append(frame(_HEADERS, flags, STREAM, self._encoder.encode(headers)))
 
     def send_data(self, data: bytes) -> None:
-        """Send as much as both windows allow, and the rest when the peer opens them."""
+        """Send as much as both windows allow, and the rest when the peer extends them."""
         if self._held or len(data) > min(self._stream_window, self._connection_window, self._peers_max_frame):
             self._held.append(memoryview(data))
             self._send_held()
@@ -164,7 +164,7 @@ class Http2Stream:
     # --- receiving ------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Take what arrived; raises :class:`Http2Violation`, after which nothing may be given to this any more."""
+        """Process received bytes; raises :class:`Http2Violation`, after which this must not be called again."""
         if self._input:
             self._input += data
             data = bytes(self._input)
@@ -185,7 +185,7 @@ class Http2Stream:
             self._input += view[start:]
 
     def stop(self) -> None:
-        """Pass nothing on any more, not even of what was received already."""
+        """Stop passing on events, even from bytes that were received already."""
         self._stopped = True
 
     def _check_preface(self, view: memoryview) -> int:
@@ -224,7 +224,7 @@ class Http2Stream:
         if self._unacknowledged > WINDOW_BYTES:
             raise Http2Violation("more data than its window allows")
         if self._unacknowledged >= WINDOW_BYTES // 2:
-            # What is passed on is bounded by the exchange above, so windows are opened again right away.
+            # The exchange bounds the calls in flight, so the windows can be extended right away.
             self._open_window(0, self._unacknowledged)
             self._open_window(STREAM, self._unacknowledged)
             self._unacknowledged = 0
@@ -321,11 +321,11 @@ class Http2Stream:
             if stream != 0 or len(payload) < 8:
                 raise Http2Violation("a malformed GOAWAY frame")
             code = int.from_bytes(payload[4:8], "big")
-            if code:  # without an error, what is open goes on
+            if code:  # without an error code, open streams continue
                 self._end(f"the peer gave up the connection, code {code}")
         elif kind == _PUSH_PROMISE:
             raise Http2Violation("a push, which nobody asked for")
-        # PRIORITY and frames of extensions mean nothing here (RFC 9113, 5.5).
+        # PRIORITY and extension frames are ignored (RFC 9113, 5.5).
 
     def _end(self, reason: str) -> None:
         if not self._peer_ended:

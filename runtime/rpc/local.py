@@ -1,4 +1,4 @@
-"""Calls within the process: the same checks, mailbox and errors as from outside, without serialization."""
+"""Calls within the process, with the same checks, mailbox and errors as remote calls, but without serialization."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.runtime.rpc.mailbox import refuse_to_wait_on_main_thread
 
 @dataclass(slots=True)
 class LocalRequest:
-    """A request whose arguments were never encoded."""
+    """A request with arguments that are not encoded."""
 
     endpoint: str
     method: str
@@ -25,7 +25,7 @@ class LocalRequest:
 
 
 class _Promise:
-    """The answer to a local ask. Errors are rebuilt, so that local and remote callers see the same."""
+    """The answer to a local ask. Errors are rebuilt, so that local and remote callers see the same errors."""
 
     __slots__ = ("_future",)
 
@@ -42,19 +42,19 @@ class _Promise:
 
 
 class _Nobody:
-    """The answer to a local tell; the endpoint has logged a failure already."""
+    """Ignores the outcome of a local tell; the endpoint has already logged a failure."""
 
     __slots__ = ()
 
     def succeed(self, result: Any) -> None:  # noqa: ANN401  # any declared type
-        """Drop the outcome, because nobody waits for it."""
+        """Ignore the outcome."""
 
     def fail(self, error: BaseException) -> None:
-        """Drop the outcome, because nobody waits for it."""
+        """Ignore the outcome."""
 
 
 class LocalLink:
-    """The way to the endpoints of this process; the caller's identity is that of the process."""
+    """The link to the endpoints of this process. The caller's identity is that of the process."""
 
     def __init__(self, caller: Caller, deliver: Deliver, deadlines: Deadlines, dead_letters: DeadLetters) -> None:
         self._dead_letters = dead_letters
@@ -83,7 +83,7 @@ class LocalLink:
             self._deadlines.forget(future, timeout)
 
     async def tell(self, method: Method, endpoint: str, token: bytes | None, arguments: tuple[Any, ...]) -> None:
-        """Put the call into the mailbox; as over a stream, one that is refused is a dead letter."""
+        """Put the call into the mailbox. As over a stream, a refused call is a dead letter."""
         try:
             self._deliver(self._caller, LocalRequest(endpoint, method.name, token, arguments), _Nobody())
         except RpcError as error:

@@ -1,4 +1,4 @@
-"""One bounded queue, one task: everything of an endpoint happens here, one thing after the other."""
+"""The mailbox of an endpoint: a bounded queue, and one task that runs its messages one after the other."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 from sluice.runtime.rpc.errors import EndpointStopped, MailboxFull, RpcError
 
 MAILBOX_CAPACITY = 10_000
-"""Messages that wait in one mailbox unless the endpoint says otherwise."""
+"""Default maximum number of messages that wait in a mailbox."""
 
 FAIR_SHARE = 64
-"""Messages taken in a row before other tasks of the process get a turn."""
+"""Messages run in a row before other tasks of the process get a turn."""
 
 _MAIN_THREADS: set[asyncio.Task[Any] | None] = set()
 
 
 def refuse_to_wait_on_main_thread(what: str, endpoint: str) -> None:
-    """Raise :class:`RpcError` when the code that asks is a handler: it would block its endpoint, and may deadlock."""
+    """Raise :class:`RpcError` when called from a handler: waiting would block its endpoint, and may deadlock."""
     if asyncio.current_task() in _MAIN_THREADS:
         raise RpcError(
             f"{what} of {endpoint} was asked from the main thread of an endpoint, which must not wait for another",
@@ -30,23 +30,23 @@ def refuse_to_wait_on_main_thread(what: str, endpoint: str) -> None:
 
 
 class Message(abc.ABC):
-    """Something to be done on the main thread of an endpoint."""
+    """A unit of work for the main thread of an endpoint."""
 
     __slots__ = ()
 
     @abc.abstractmethod
     async def run(self) -> None:
-        """Do it; must not raise."""
+        """Do the work; must not raise."""
 
-    def discard(self) -> None:  # noqa: B027  most have nothing to give up
-        """The endpoint stopped before this was done."""
+    def discard(self) -> None:  # noqa: B027  most messages have nothing to clean up
+        """Called when the endpoint stopped before the message was run."""
 
 
 class Mailbox:
-    """Drains its messages in order, one at a time, each to completion.
+    """Runs its messages in order, one at a time, each to completion.
 
-    ``on_stop`` is awaited on the main thread after the message in progress when :meth:`stop` is called;
-    what waited behind is discarded.
+    After :meth:`stop`, it finishes the current message, awaits ``on_stop`` on the main thread, and discards the waiting
+    messages.
     """
 
     def __init__(self, name: str, capacity: int = MAILBOX_CAPACITY) -> None:
@@ -72,7 +72,7 @@ class Mailbox:
 
     @property
     def on_main_thread(self) -> bool:
-        """Whether the code that asks runs as part of a message."""
+        """Whether the calling code runs on the main thread."""
         return self._task is not None and asyncio.current_task() is self._task
 
     @property
@@ -81,7 +81,7 @@ class Mailbox:
         return self._task is not None
 
     def start(self, on_start: Callable[[], Awaitable[None]], on_stop: Callable[[], Awaitable[None]]) -> None:
-        """Start draining; ``on_start`` runs before the first message."""
+        """Start to run messages; ``on_start`` runs before the first one."""
         self._task = asyncio.create_task(self._drain(on_start, on_stop), name=f"endpoint {self._name}")
         _MAIN_THREADS.add(self._task)
         self._task.add_done_callback(_MAIN_THREADS.discard)
@@ -89,7 +89,7 @@ class Mailbox:
     def put(self, message: Message, *, bounded: bool = True) -> None:
         """Append ``message``.
 
-        ``bounded=False`` is for what the endpoint caused itself (timers, results of work it handed off).
+        ``bounded=False`` is for messages of the endpoint itself (timers, results of handed-off work).
         Raises :class:`MailboxFull` or :class:`EndpointStopped`.
         """
         if not self.running:
@@ -98,7 +98,7 @@ class Mailbox:
         if bounded and depth >= self.capacity:
             self.refused += 1
             raise MailboxFull(
-                f"endpoint {self._name} has {self.capacity} messages waiting", "send less at a time, or retry later"
+                f"endpoint {self._name} has {self.capacity} messages waiting", "send fewer calls, or retry later"
             )
         self._queue.append(message)
         if depth >= self.deepest:
@@ -107,18 +107,18 @@ class Mailbox:
             self._wake.set()
 
     async def stop(self) -> None:
-        """Stop after the message in progress and wait until ``on_stop`` has ended (not from the main thread)."""
+        """Stop after the current message and wait until ``on_stop`` has ended (without waiting on the main thread)."""
         self.stop_soon()
         if self._task is not None and not self.on_main_thread:
             await asyncio.wait([self._task])
 
     def stop_soon(self) -> None:
-        """Stop after the message in progress, without waiting."""
+        """Stop after the current message, without waiting."""
         self._stopping = True
         self._wake.set()
 
     def abort(self) -> None:
-        """Stop in the middle of whatever runs; for an endpoint that did not come up."""
+        """Cancel the main thread at once; for an endpoint that failed to start."""
         self._stopping = True
         if self._task is not None:
             self._task.cancel()

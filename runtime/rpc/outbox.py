@@ -1,4 +1,4 @@
-"""What waits to be sent to one peer, packed into batches. No sockets, no clock."""
+"""The queue of envelopes for one peer, packed into batches. No sockets, no clock."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from sluice.runtime.rpc import envelope as wire
 
 
 class Outbox:
-    """Encoded envelopes in the order in which they go out."""
+    """Encoded envelopes in the order in which they are sent."""
 
     def __init__(self) -> None:
         self._urgent: dict[type[wire.Envelope], bytes] = {}
         self._waiting: deque[bytes] = deque()
         self.size = 0
-        """Bytes that wait."""
+        """Number of waiting bytes, without urgent envelopes."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting or self._urgent)
@@ -25,11 +25,11 @@ class Outbox:
         self.size += len(data)
 
     def add_urgent(self, envelope: wire.Envelope) -> None:
-        """Send an envelope of the connection itself before all others, and one of each kind."""
+        """Add an envelope of the connection itself, which is sent before all others; at most one of each type waits."""
         self._urgent[type(envelope)] = wire.encode_envelope(envelope)
 
     def next_batch(self, *, urgent_only: bool = False) -> bytes:
-        """Whatever waits, up to the bounds of one message: under load many envelopes share one. Empty: nothing."""
+        """Take the waiting envelopes up to the limits of one message; empty bytes when none waits."""
         waiting = self._waiting
         if not self._urgent and (urgent_only or not waiting):
             return b""

@@ -1,4 +1,4 @@
-"""Typed proxies: objects that look like a gateway and send what is called on them."""
+"""Typed proxies: objects that implement a gateway and send each method call to an endpoint."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _T = TypeVar("_T")
 
 
 class Link(Protocol):
-    """A way to an endpoint: within the process, or over a stream."""
+    """A link to endpoints, within the process or over a stream."""
 
     async def ask(self, method: Method, endpoint: str, token: bytes | None, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
-        """Call and wait for the result; raises what the method raised, or an ``RpcError``."""
+        """Call and wait for the result; raises the method's error or an ``RpcError``."""
 
     async def tell(self, method: Method, endpoint: str, token: bytes | None, arguments: tuple[Any, ...]) -> None:
-        """Queue the call for sending; waits only for room."""
+        """Queue the call for sending; wait only for room."""
 
 
 class _Proxy:
@@ -34,9 +34,9 @@ class _Proxy:
 
 
 def make_proxy(protocol: Callable[..., _T], link: Link, endpoint: str, token: bytes | None) -> _T:
-    """An implementation of ``protocol`` whose methods are calls of ``endpoint`` over ``link``.
+    """Return an implementation of ``protocol`` whose methods call ``endpoint`` over ``link``.
 
-    ``protocol`` is the Protocol class itself; typed as a callable because ``type[T]`` admits no abstract class.
+    ``protocol`` is the Protocol class itself; it is typed as a callable because ``type[T]`` excludes abstract classes.
     """
     return cast("_T", _proxy_class(cast("type", protocol))(link, endpoint, token))
 

@@ -1,4 +1,4 @@
-"""The RPC service of a process: its endpoints, and the streams to and from others."""
+"""The RPC service of a process: its endpoints, and the streams to and from other processes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from sluice.runtime.rpc.stats import EndpointStats, samples_of
 from sluice.runtime.rpc.transport import ALPN, GrpcStream, accepting_protocol, dial
 
 MAX_PEERS = 16_384
-"""Connections that a listener holds at a time; the process needs as many file descriptors."""
+"""Maximum number of connections of a listener; the process needs as many file descriptors."""
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
 class RpcService:
-    """Starts endpoints, listens for peers, and connects to them; all over mutual TLS as ``identity``.
+    """Starts endpoints, listens for peers, and connects to them, always with mutual TLS as ``identity``.
 
     Args:
-        connections: where dialed and accepted connections are recorded.
+        identity: the TLS identity of this process.
+        connections: records dialed and accepted connections.
         timeouts: how long to wait for peers.
-        on_failure: told of endpoints that failed: of errors that no caller waits for, and that may have left their
-            state half changed. Without it they are logged, and the endpoint goes on.
-        metrics: where the endpoints' figures are shown.
+        on_failure: called for errors in endpoints that no caller waits for, and that may have left the endpoint's state
+            inconsistent. Without it, errors are only logged, and the endpoint continues.
+        metrics: the registry for the endpoints' metrics.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class RpcService:
         return self.identity.spiffe_id
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Accept peers that the channel table admits; port 0 takes a free one. Returns the address bound."""
+        """Accept peers that the channel table admits; port 0 selects a free port. Returns the bound address."""
         self._check_open()
         listener = MutualTlsListener(
             self.identity,
@@ -93,13 +94,13 @@ class RpcService:
         name: str = "",
         jobmanagers: AbstractSet[str] | None = None,
     ) -> RemotePeer:
-        """Open a stream to the process in ``role`` (called ``name``, when given) at that address.
+        """Open a stream to the process with ``role`` (and ``name``, if given) at that address.
 
         A JobManager must be one of ``jobmanagers`` unless that is None.
 
         Raises:
-            PeerRefused: whoever listens there is someone else.
-            PeerUnreachable: nobody answers, or the peer refuses this process.
+            PeerRefused: the process at that address has another identity.
+            PeerUnreachable: no process answers, or the peer refuses this process.
         """
         self._check_open()
         policy = server_policy(Channel.RPC, self.spiffe_id.trust_domain, role=role, name=name, jobmanagers=jobmanagers)
@@ -109,26 +110,26 @@ class RpcService:
             self._connections.record(Channel.RPC, "dialed", self.spiffe_id, transport)
         exchange = self._adopt(stream)
         try:
-            # In TLS 1.3 a client learns only from what comes next whether its certificate was accepted.
+            # In TLS 1.3, a client learns only from the first data whether the server accepted its certificate.
             await exchange.ready()
         except BaseException as error:
             exchange.connection.end(PeerUnreachable(f"{stream.peer} was not ready"))
             if isinstance(error, RpcError):
                 raise PeerUnreachable(
                     f"{stream.peer} at {host}:{port} did not accept the connection: {error.what}",
-                    "its log says why; is this process' certificate valid and its role allowed there?",
+                    "see the peer's log; check that this process's certificate is valid and its role allowed there",
                 ) from error
             raise
         return exchange
 
     async def start(self, endpoint: RpcEndpoint) -> None:
-        """Start ``endpoint``, which was not started before, under its name.
+        """Start ``endpoint`` under its name. An endpoint can be started only once.
 
-        Returns when its ``on_start`` has ended, raises what that raised.
+        Returns when its ``on_start`` has ended, and raises the error of ``on_start``.
         """
         self._check_open()
         if endpoint.started:
-            raise RpcError(f"endpoint {endpoint.name} was started before", "make a new one")
+            raise RpcError(f"endpoint {endpoint.name} was started before", "create a new one")
         if endpoint.name in self._endpoints:
             raise RpcError(f"an endpoint named {endpoint.name} runs already", "stop it first")
         self._endpoints[endpoint.name] = endpoint
@@ -139,13 +140,13 @@ class RpcService:
             raise
 
     async def stop(self, endpoint: RpcEndpoint) -> None:
-        """Stop ``endpoint``: its ``on_stop`` has run when this returns (called by itself: it only begins to stop)."""
+        """Stop ``endpoint`` and wait for its ``on_stop``. Called by the endpoint itself, it only starts to stop."""
         if self._endpoints.get(endpoint.name) is endpoint:
             del self._endpoints[endpoint.name]
             await endpoint.terminate()
 
     def local(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:
-        """A proxy of an endpoint of this process; the role that calls is that of this process."""
+        """Return a proxy of an endpoint of this process; the caller's role is that of this process."""
         return make_proxy(
             protocol,
             LocalLink(Caller(self.spiffe_id, local=True), self._deliver, self._deadlines, self.dead_letters),
@@ -158,7 +159,7 @@ class RpcService:
         return tuple(self._peers)
 
     async def close(self) -> None:
-        """Stop all endpoints, the latest first, then say goodbye to all peers and stop listening."""
+        """Stop all endpoints, the latest first; then close all peers' streams and stop listening."""
         self._closed = True
         self._guard.close()
         for endpoint in reversed(list(self._endpoints.values())):
@@ -170,12 +171,12 @@ class RpcService:
             self._forget_metrics()
 
     def endpoint_failed(self, endpoint: RpcEndpoint, error: BaseException) -> None:
-        """An error in ``endpoint`` that no caller waits for: tell the owner of the process."""
+        """Report an error in ``endpoint`` that no caller waits for to the owner of the process."""
         if self._on_failure is not None:
             self._on_failure(endpoint, error)
 
     def stats(self) -> tuple[EndpointStats, ...]:
-        """All running endpoints."""
+        """Statistics of all running endpoints."""
         return tuple(endpoint.stats for endpoint in self._endpoints.values())
 
     def samples(self) -> Iterator[Sample]:
@@ -198,8 +199,8 @@ class RpcService:
         return exchange
 
     def _deliver(self, caller: Caller, request: Request, answer: Answer) -> Invocation:
-        # 1. Does it exist. 2. May this caller. 3. Are the arguments of the declared types. 4. Is there room.
-        # The fencing token is checked when the call's turn comes (RpcEndpoint.serve).
+        # Check 1. that endpoint and method exist, 2. that this caller may call, 3. the types of the arguments, and
+        # 4. that the mailbox has room. The fencing token is checked when the call is run (RpcEndpoint.serve).
         endpoint = self._endpoints.get(request.endpoint)
         if endpoint is None:
             raise EndpointNotFound(f"no endpoint named {request.endpoint!r} runs at {self.spiffe_id}")

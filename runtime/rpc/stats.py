@@ -1,4 +1,4 @@
-"""What is known of endpoints: how full their mailboxes are, and where their time goes."""
+"""Statistics of endpoints: how full their mailboxes are, and how long messages take."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from sluice.core import Sample
 
 @dataclass(frozen=True, slots=True)
 class EndpointStats:
-    """One endpoint at one moment.
+    """The statistics of one endpoint at one moment.
 
     Attributes:
-        name: of the endpoint.
-        depth: messages that wait.
-        deepest: most messages that ever waited.
-        capacity: messages at which further ones are refused.
+        name: name of the endpoint.
+        depth: number of waiting messages.
+        deepest: largest number of messages that ever waited.
+        capacity: number of waiting messages at which further ones are refused.
         processed: messages run so far.
-        refused: messages turned away because the mailbox was full.
+        refused: messages refused because the mailbox was full.
         failures: errors that no caller waited for.
-        busy_seconds: time on the main thread so far, waiting inside handlers included.
-        longest_seconds: of the slowest message.
+        busy_seconds: time on the main thread so far, including waiting inside handlers.
+        longest_seconds: duration of the slowest message.
     """
 
     name: str
@@ -36,7 +36,7 @@ class EndpointStats:
 
 
 def samples_of(endpoints: Iterable[EndpointStats]) -> Iterator[Sample]:
-    """The same as metrics."""
+    """Yield the statistics as metrics."""
     for each in endpoints:
         label = {"endpoint": each.name}
         yield Sample("sluice_rpc_mailbox_depth", "gauge", "Messages that wait in a mailbox.", each.depth, label)

@@ -1,7 +1,8 @@
-"""gRPC streams over asyncio's TLS transports: one connection, one stream, whole messages in and out.
+"""gRPC streams over asyncio's TLS transports: one stream per connection, which carries whole messages.
 
-The wire is gRPC's (a POST over HTTP/2, messages with a prefix of five bytes). The size of a message is checked before
-anything of it is buffered, messages are delivered without a task each, and a broken peer costs its own connection only.
+The wire format is gRPC's (a POST over HTTP/2, messages with a five-byte prefix). The size of a message is checked
+before any of it is buffered. Messages are delivered without a task for each, and a faulty peer affects only its own
+connection.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ PATH = "/sluice.rpc.v1.Rpc/Exchange"
 CONTENT_TYPE = "application/grpc+msgpack"
 
 MAX_WRITE_BUFFER_BYTES = 1 << 20
-"""Unsent bytes of one connection, among them answers to pings, at which it is dropped."""
+"""Number of unsent bytes of one connection, including answers to pings, at which it is dropped."""
 
 READ_BUFFER_BYTES = 32 << 10
-"""What is read of one connection at a time: two TLS records."""
+"""Maximum number of bytes per read of one connection: two TLS records."""
 
 DIAL_TIMEOUT_SECONDS = 10.0
-"""How long a dialed server may take to accept the connection."""
+"""Timeout for connecting to a server."""
 
 CLOSE_TIMEOUT_SECONDS = 1.0
-"""How long closing in order may take before the connection is dropped."""
+"""Timeout for a clean close, after which the connection is dropped."""
 
 _PREFIX_BYTES = 5
 _REQUEST = {b":method": b"POST", b":path": PATH.encode(), b"content-type": CONTENT_TYPE.encode()}
@@ -47,7 +48,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Receiver(Protocol):
-    """Receives what arrives on a stream."""
+    """Receives the messages and events of a stream."""
 
     def message_received(self, data: bytes) -> None:
         """One whole message."""
@@ -60,7 +61,7 @@ class Receiver(Protocol):
 
 
 class GrpcStream(asyncio.Protocol):
-    """One connection and the bidirectional gRPC stream on it; either end."""
+    """Either end of a connection and the bidirectional gRPC stream on it."""
 
     peer: SpiffeId
 
@@ -80,26 +81,26 @@ class GrpcStream(asyncio.Protocol):
     # --- for the receiver ------------------------------------------------------------------------------
 
     def attach(self, receiver: Receiver) -> None:
-        """Deliver to ``receiver`` from now on; to be called before control returns to the event loop."""
+        """Deliver to ``receiver`` from now on. Call it before control returns to the event loop."""
         self._receiver = receiver
 
     @property
     def writable(self) -> bool:
-        """Whether what is sent now leaves at once; when it does not, ``resume_sending`` tells that it does again."""
+        """Whether a message is sent at once. If not, ``resume_sending`` is called when the stream is writable again."""
         return not self._paused and not self._http2.blocked
 
     def send(self, message: bytes) -> None:
-        """Send one message with the gRPC length prefix; what cannot leave yet is kept."""
+        """Send one message with the gRPC length prefix; data that cannot be sent yet is kept."""
         self._respond()
         self.send_data(b"\x00" + len(message).to_bytes(4, "big") + message)
 
     def send_data(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send raw bytes."""
         self._http2.send_data(data)
         self._flush()
 
     def finish(self) -> None:
-        """End the stream, and its connection when all is sent."""
+        """End the stream, and close its connection when all data is sent."""
         if self._serving:
             self._respond()
             self._http2.send_headers(_OK, end=True)
@@ -121,7 +122,7 @@ class GrpcStream(asyncio.Protocol):
             self._transport.abort()
 
     def open(self, authority: str) -> None:
-        """As the dialing end, send the request."""
+        """Send the request, as the dialing end."""
         self._http2.send_headers(
             (
                 (":method", "POST"),
@@ -137,7 +138,7 @@ class GrpcStream(asyncio.Protocol):
     # --- for asyncio -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The TLS handshake is complete and the peer admitted."""
+        """Called when the TLS handshake is complete and the peer is admitted."""
         self._transport = cast("asyncio.Transport", transport)
         self.peer = peer_of(self._transport)
         _shrink_buffers(self._transport)
@@ -146,7 +147,7 @@ class GrpcStream(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of HTTP/2. Whatever is wrong with them concerns this connection alone."""
+        """Process bytes of HTTP/2. A violation affects only this connection."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -185,7 +186,7 @@ class GrpcStream(asyncio.Protocol):
     # --- for HTTP/2 --------------------------------------------------------------------------------------
 
     def headers_received(self, headers: Headers) -> None:
-        """The peer opened its direction."""
+        """Check the headers with which the peer opened its direction."""
         given = dict(headers)
         if not self._serving:
             if any(given.get(name) != value for name, value in _RESPONSE.items()):
@@ -206,13 +207,13 @@ class GrpcStream(asyncio.Protocol):
         self._tell_end(reason)
 
     def content_received(self, content: memoryview) -> None:
-        """Cut the stream into messages and pass them on."""
+        """Split the stream into messages and pass them on."""
         pending = self._pending
         pending += content
         start = 0
         while len(pending) - start >= _PREFIX_BYTES:
             size = int.from_bytes(pending[start + 1 : start + _PREFIX_BYTES], "big")
-            # 1. Checked before anything of the message is buffered. 2. Compression is never negotiated.
+            # Check the size before the message is buffered. Compression is never negotiated.
             if size > MAX_BATCH_BYTES or pending[start] != 0:
                 self._give_up(f"it sent a message of {size} bytes, at most {MAX_BATCH_BYTES} uncompressed are accepted")
                 return
@@ -255,9 +256,9 @@ class GrpcStream(asyncio.Protocol):
 
 
 def _shrink_buffers(transport: asyncio.Transport) -> None:
-    """Have asyncio's TLS read in small pieces: its 256 KiB for each connection are most of what an idle peer costs.
+    """Shrink the read buffer of asyncio's TLS: its 256 KiB per connection are most of an idle peer's memory.
 
-    There is no public way to say so. Where the inner names are others, nothing happens.
+    There is no public API for this. Where the private names differ, nothing changes.
     """
     protocol: Any = getattr(transport, "_ssl_protocol", None)
     if isinstance(getattr(protocol, "_ssl_buffer", None), bytearray):
@@ -267,9 +268,9 @@ def _shrink_buffers(transport: asyncio.Transport) -> None:
 
 
 def accepting_protocol(accept: Callable[[GrpcStream], object], open_timeout: float) -> GrpcStream:
-    """The protocol for one accepted connection; ``accept`` gets its stream, and attaches a receiver at once.
+    """Return the protocol for one accepted connection. ``accept`` gets its stream and attaches a receiver at once.
 
-    A client that opens none within ``open_timeout`` seconds is dropped.
+    A client that opens no stream within ``open_timeout`` seconds is dropped.
     """
     return GrpcStream(accept=accept, open_timeout=open_timeout)
 
@@ -288,7 +289,7 @@ async def dial(host: str, port: int, context: ssl.SSLContext) -> tuple[GrpcStrea
                 ssl_handshake_timeout=DIAL_TIMEOUT_SECONDS,
             )
     except ssl.SSLCertVerificationError as error:
-        raise PeerRefused(f"{host}:{port} is not who it should be: {error.verify_message}") from error
+        raise PeerRefused(f"{host}:{port} does not have the expected identity: {error.verify_message}") from error
     except TimeoutError as error:
         raise PeerUnreachable(f"{host}:{port} did not answer within {DIAL_TIMEOUT_SECONDS} s") from error
     except OSError as error:

@@ -1,7 +1,7 @@
-"""How much may be under way to one peer: calls wait here, in order, until earlier ones are done.
+"""The send window of one peer limits the calls in flight. Further calls wait, in order, until earlier ones are done.
 
-Both ends count by the same rule (:func:`has_room`), so that a correct sender never exceeds what the
-receiver has promised to hold, and one that does is known to be broken.
+Both ends count by the same rule (:func:`has_room`). A correct sender never exceeds the receiver's limit, so a sender
+that does violates the protocol.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Callable
 from sluice.runtime.rpc.errors import MailboxFull, RpcError
 
 MAX_OPEN_CALLS = 1024
-"""Calls to one peer that are sent and not yet done."""
+"""Maximum number of calls in flight to one peer: sent and not yet done."""
 
 MAX_OPEN_BYTES = 32 << 20
-"""Bytes of arguments under way to one peer at which further calls wait; one call may overshoot it."""
+"""Bytes of arguments in flight to one peer at which further calls wait; one call may exceed it."""
 
 MAX_WAITING_CALLS = 16_384
-"""Calls to one peer that wait for room; more are refused."""
+"""Maximum number of calls to one peer that wait for room; more are refused."""
 
 
 def has_room(calls: int, size: int) -> bool:
-    """Whether one more call may be sent while ``calls`` of together ``size`` bytes are under way."""
+    """Whether another call may be sent while ``calls`` with a total of ``size`` bytes are in flight."""
     return calls < MAX_OPEN_CALLS and size < MAX_OPEN_BYTES
 
 
 class Waiting:
-    """One call that was submitted: sent, or waiting for room."""
+    """A submitted call: sent, or waiting for room."""
 
     __slots__ = ("abandoned", "send", "sent", "size")
 
@@ -39,7 +39,7 @@ class Waiting:
 
 
 class SendWindow:
-    """Sends in the order of submission, never more at a time than :func:`has_room` allows."""
+    """Sends calls in the order of submission, with no more in flight than :func:`has_room` allows."""
 
     def __init__(self) -> None:
         self._calls = 0
@@ -48,7 +48,7 @@ class SendWindow:
         self._live = 0
 
     def take(self, size: int) -> bool:
-        """Count one more call as under way if it may be sent at once; False: it has to wait, see :meth:`submit`."""
+        """Count another call as in flight if it may be sent at once. False: it has to wait, see :meth:`submit`."""
         if self._waiting or not has_room(self._calls, self._size):
             return False
         self._calls += 1
@@ -56,26 +56,26 @@ class SendWindow:
         return True
 
     def submit(self, size: int, send: Callable[[], None]) -> Waiting:
-        """Call ``send`` now, or when there is room; raises :class:`MailboxFull` when too many wait."""
+        """Call ``send`` now, or when there is room; raises :class:`MailboxFull` when too many calls wait."""
         waiting = Waiting(size, send)
         if not self._waiting and has_room(self._calls, self._size):
             self._send(waiting)
             return waiting
         if self._live >= MAX_WAITING_CALLS:
-            raise MailboxFull(f"{MAX_WAITING_CALLS} calls wait for this peer", "send less at a time, or retry later")
+            raise MailboxFull(f"{MAX_WAITING_CALLS} calls wait for this peer", "send fewer calls, or retry later")
         self._waiting.append(waiting)
         self._live += 1
         return waiting
 
     def abandon(self, waiting: Waiting) -> None:
-        """Forget a call that was not sent yet."""
+        """Give up a call that was not sent yet."""
         if not waiting.sent and not waiting.abandoned:
             waiting.abandoned = True
             self._live -= 1
             self._advance()
 
     def release(self, calls: int, size: int) -> None:
-        """Note that calls are done, and send what waited for room; raises :class:`RpcError` if fewer were under way."""
+        """Count calls as done, and send waiting ones; raises :class:`RpcError` if fewer were in flight."""
         if calls > self._calls or size > self._size:
             raise RpcError(f"{calls} calls of {size} bytes are said to be done, more than are under way")
         self._calls -= calls

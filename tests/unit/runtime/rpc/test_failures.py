@@ -227,4 +227,4 @@ async def test_who_fails_while_dealing_with_a_failure_goes_on_all_the_same(
     await served.worker.fail_a_tell()
     await served.worker.note()
     assert await served.worker.count() == 1
-    assert "failed while it dealt with a failure" in caplog.text
+    assert "failed while handling a failure" in caplog.text
