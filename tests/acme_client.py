@@ -1,4 +1,4 @@
-"""A minimal ACME client for tests: signs requests, also wrong ones."""
+"""A minimal ACME client for tests: signs requests, valid and invalid ones."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
 
 
 def p256() -> ec.EllipticCurvePrivateKey:
-    """A key as most clients make it."""
+    """Generate a P-256 key, the type that most clients use."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def algorithm_of(key: Key) -> str:
-    """What it signs with."""
+    """Return the JWS algorithm of a key."""
     match key:
         case ec.EllipticCurvePrivateKey():
             return "ES256" if key.curve.key_size == 256 else "ES384"
@@ -36,7 +36,7 @@ def algorithm_of(key: Key) -> str:
 
 
 def sign(key: Key, data: bytes) -> bytes:
-    """The signature as a JWS has it."""
+    """Return the signature in the encoding of a JWS."""
     match key:
         case ec.EllipticCurvePrivateKey():
             size = key.curve.key_size // 8
@@ -50,7 +50,10 @@ def sign(key: Key, data: bytes) -> bytes:
 
 
 def jws(header: dict[str, Any], payload: object, key: Key | None = None, *, secret: bytes = b"") -> dict[str, str]:
-    """A flattened JWS; ``payload`` is an object, bytes, or None for an empty one. With ``secret``: HS256."""
+    """Return a flattened JWS, signed with ``key`` or, without one, with ``secret`` (HS256).
+
+    ``payload`` is an object, bytes, or None for an empty payload.
+    """
     content = payload if isinstance(payload, bytes) else b"" if payload is None else msgspec.json.encode(payload)
     protected, body = encode(msgspec.json.encode(header)), encode(content)
     data = f"{protected}.{body}".encode()
@@ -67,16 +70,16 @@ class AcmeClient:
 
     @property
     def jwk(self) -> Jwk:
-        """Its public key."""
+        """The public key of the account."""
         return of_public_key(self.key.public_key())
 
     @property
     def thumbprint(self) -> str:
-        """Of its key."""
+        """The thumbprint of the key."""
         return thumbprint(self.jwk)
 
     def request(self, url: str, payload: object, nonce: str, /, **header: object) -> bytes:
-        """A signed request; ``header`` changes or adds members of the protected header, and None takes one out."""
+        """Return a signed request. ``header`` replaces or adds members of the protected header; None removes one."""
         members: dict[str, Any] = {"alg": algorithm_of(self.key), "nonce": nonce, "url": url}
         members |= {"kid": self.kid} if self.kid else {"jwk": self.jwk}
         members |= header
@@ -84,12 +87,12 @@ class AcmeClient:
         return msgspec.json.encode(jws(members, payload, self.key))
 
     def binding(self, kid: str, secret: bytes, url: str, /, **header: object) -> dict[str, str]:
-        """An external account binding."""
+        """Return an external account binding."""
         return jws({"alg": "HS256", "kid": kid, "url": url} | header, self.jwk, secret=secret)
 
 
 def csr(names: list[str], key: Key | None = None, *extensions: x509.ExtensionType, subject: str = "") -> bytes:
-    """A signing request in DER."""
+    """Return a certificate signing request (CSR) in DER."""
     attributes = [x509.NameAttribute(x509.NameOID.COMMON_NAME, subject)] if subject else []
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(attributes))
     if names:

@@ -1,4 +1,4 @@
-"""The gateway's part for tests that talk to REST directly: keys, and assertions signed with them.
+"""Signs assertions as the gateway does, for tests that call REST directly.
 
 signer = AssertingGateway(home)
 await session.get("http://rest/v1/jobs", headers=signer.headers("GET", "/v1/jobs", "ada", "viewer"))
@@ -32,7 +32,7 @@ from sluice.runtime.rest_server.routes import published_routes
 
 
 class AssertingGateway:
-    """Signs as the gateway of ``home`` does, at the time of ``clock``; its public keys are published there."""
+    """Signs assertions as the gateway of ``home``, at the time of ``clock``; publishes its public keys in the home."""
 
     def __init__(self, home: Home, clock: Callable[[], float] = time.time) -> None:
         self.keys = PassKeys.of(home)
@@ -41,17 +41,17 @@ class AssertingGateway:
         self.signer = AssertionSigner(self.keys, clock=clock)
 
     def headers(self, method: str, path: str, name: str = "ada", *roles: str, as_it_is: bool = False) -> dict[str, str]:
-        """The headers of one request by ``name``; ``roles`` default to ``submitter``.
+        """Return the headers of one request by ``name``; ``roles`` defaults to ``submitter``.
 
-        ``as_it_is``: the query is sent as it is given, and not as aiohttp's client spells it.
+        ``as_it_is``: the test sends the query unchanged, and not in the encoding of aiohttp's client.
         """
         return {HEADER: self.assertion(method, path, name, *roles, as_it_is=as_it_is)}
 
     def assertion(self, method: str, path: str, name: str = "ada", *roles: str, as_it_is: bool = False) -> str:
-        """The assertion alone."""
+        """Return the assertion without a header."""
         held = tuple(AccessRole(role) for role in roles or ("submitter",))
         principal = Principal(name, held, "token", Credential("token", "id-1"))
-        # Wider than the default policy: everybody sees all jobs, and changes one's own.
+        # Wider than the default policy: all users see all jobs and can change their own.
         any_owner = AccessRole.ADMIN in held or method == "GET"
         bare, _, query = path.partition("?")
         return self.signer.sign(
@@ -64,7 +64,7 @@ class AssertingGateway:
         )
 
     def forged(self, text: str, *, key: Any = None, algorithm: str = "ES256", **claims: Any) -> str:
-        """The same assertion with other claims (None: left out), or signed with another key; the key id stays."""
+        """Return the assertion with other claims (None removes one), or signed with another key. The key id stays."""
         payload = jwt.decode(text, options={"verify_signature": False}) | claims
         signing = self.keys.signing(time.time())
         return jwt.encode(
@@ -76,7 +76,7 @@ class AssertingGateway:
 
 
 def asserted_by(home: Home, text: str, *, method: str = "GET", target: str = "/v1/jobs", audience: str) -> Assertion:
-    """What the gateway of ``home`` asserts with ``text``; fails unless it is good for this request."""
+    """Verify an assertion of the gateway of ``home`` for this request, and return its contents."""
     keys = decode_jwks(assertion_keys_file(home).read_bytes())
     return AssertionVerifier(lambda _: keys, {audience, PASS_AUDIENCE}).verify([text], method=method, target=target)
 
@@ -85,6 +85,6 @@ _ROUTES = decode_routes(msgspec.json.encode(published_routes()), flight_sql=True
 
 
 def operation_of(method: str, target: str) -> str:
-    """The operation that REST publishes for this request, or Spark Connect's; ``none`` for what is no route."""
+    """Return the operation that REST or Spark Connect publishes for this request, or ``none`` if there is no route."""
     route = _ROUTES.match(method, target.partition("?")[0])
     return "none" if route is None else route.operation

@@ -1,4 +1,4 @@
-"""Receivers of an exported audit log: syslog over TLS and HTTPS, well behaved and hostile."""
+"""Receivers of an exported audit log: syslog over TLS, and HTTPS; well-behaved and hostile ones."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from aiohttp import web
 
 ACCEPT_SECONDS = 60.0
 RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: close at once, with a reset."""
+"""SO_LINGER value that closes the connection at once with a reset."""
 
 
 def server_context(identity: Path, clients: Path | None = None) -> ssl.SSLContext:
-    """Shows the certificate in ``identity``; with ``clients`` it asks for one of that authority."""
+    """Return a context with the certificate in ``identity``; ``clients`` is the authority of client certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(identity / "chain.pem", identity / "key.pem")
     if clients is not None:
@@ -34,19 +34,19 @@ Behaviour = Callable[["SyslogReceiver", ssl.SSLSocket], None]
 
 
 def read_and_answer(receiver: SyslogReceiver, connection: ssl.SSLSocket) -> None:
-    """As RFC 5425 says: read to the end, answer close_notify with close_notify."""
+    """Read to the end and answer close_notify with close_notify, as RFC 5425 requires."""
     receiver.read(connection)
     with contextlib.suppress(OSError):
         connection.unwrap()
 
 
 def read_and_close(receiver: SyslogReceiver, connection: ssl.SSLSocket) -> None:
-    """Only close TCP at the end."""
+    """Read to the end, and close only TCP."""
     receiver.read(connection)
 
 
 def reset_in_the_middle(receiver: SyslogReceiver, connection: ssl.SSLSocket) -> None:
-    """Take a few bytes and reset."""
+    """Read a few bytes, then reset the connection."""
     del receiver
     connection.recv(10)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -64,7 +64,7 @@ def hang(receiver: SyslogReceiver, connection: ssl.SSLSocket) -> None:
 
 @dataclass
 class SyslogReceiver:
-    """Takes syslog on ``port``; ``behaviour`` decides about each connection and may be changed."""
+    """Receives syslog on ``port``. ``behaviour`` handles each connection and may be replaced."""
 
     context: ssl.SSLContext
     behaviour: Behaviour = read_and_answer
@@ -79,11 +79,11 @@ class SyslogReceiver:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that it listens on."""
         return int(self._listener.getsockname()[1])
 
     def read(self, connection: ssl.SSLSocket) -> None:
-        """Every frame to the end; half a frame at the end is dropped, as receivers do."""
+        """Read all frames until the end of the connection; an incomplete last frame is dropped, as receivers do."""
         data = b""
         while chunk := connection.recv(1 << 16):
             data += chunk
@@ -118,7 +118,7 @@ class SyslogReceiver:
         try:
             connection.do_handshake()
         except OSError:
-            # An alert, and no reset after it: the sender must not take that for the end of what was read.
+            # Read to the end, so that the sender gets the alert and not a reset.
             while os.read(connection.fileno(), 1 << 16):
                 pass
             raise
@@ -126,7 +126,7 @@ class SyslogReceiver:
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[SyslogReceiver]:
-        """Accepts connections within the block."""
+        """Accept connections within the block."""
         thread = threading.Thread(target=self._serve, daemon=True)
         thread.start()
         try:
@@ -142,13 +142,13 @@ class SyslogReceiver:
 
 @dataclass
 class HttpReceiver:
-    """Takes requests and answers with ``answer``: a status, what a function returns, or never, if that is None."""
+    """Receives requests. ``answer`` is a status, a function that returns the response, or None for no answer at all."""
 
     requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     answer: int | Callable[[web.BaseRequest], web.StreamResponse] | None = 200
 
     async def take(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One request."""
+        """Handle one request."""
         body = await request.read()
         if self.answer is None:
             await asyncio.Event().wait()
@@ -161,7 +161,7 @@ class HttpReceiver:
 
     @contextlib.asynccontextmanager
     async def serving(self, context: ssl.SSLContext) -> AsyncIterator[str]:
-        """Its URL, while it serves."""
+        """Serve within the block; yields the URL."""
         async with serving_https(self.take, context) as url:
             yield url
 
@@ -170,7 +170,7 @@ class HttpReceiver:
 async def serving_https(
     take: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], context: ssl.SSLContext
 ) -> AsyncIterator[str]:
-    """The URL of a server that answers with ``take``, while it serves."""
+    """Run a server that answers with ``take`` within the block; yields its URL."""
     runner = web.ServerRunner(web.Server(take), shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()

@@ -1,4 +1,4 @@
-"""Authority processes of one home (``sluice run ca --name …``): started, stopped, killed, and what they left behind."""
+"""Starts, stops and kills the authority processes of a home (``sluice run ca --name …``), and checks their results."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Authorities:
         self._all: list[subprocess.Popen[bytes]] = []
 
     def start(self, *names: str) -> None:
-        """Start them, and return when all take requests."""
+        """Start authorities, and return when all of them accept requests."""
         for name in names:
             self.begin(name)
         for name in names:
             self.address(name)
 
     def begin(self, name: str) -> subprocess.Popen[bytes]:
-        """Start one, without waiting for it."""
+        """Start one authority without waiting for it."""
         with (self._log / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "sluice.cli.main", "run", "ca", "--name", name, "--home", str(self.home.root)],
@@ -62,7 +62,7 @@ class Authorities:
         return process
 
     def address(self, name: str) -> CaAddress:
-        """Where this one listens, once it does."""
+        """Wait until this authority listens, and return its address."""
         process = self._running[name]
 
         def published() -> CaAddress | None:
@@ -76,37 +76,37 @@ class Authorities:
         return found
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """SIGSTOP, SIGCONT and the like."""
+        """Send a signal, such as SIGSTOP or SIGCONT."""
         self._running[name].send_signal(number)
 
     def kill(self, name: str) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Kill an authority with SIGKILL, and wait for its end."""
         process = self._running.pop(name)
         self._all.remove(process)
         process.kill()
         process.wait()
 
     def close(self) -> None:
-        """Kill what runs."""
+        """Kill all running authorities."""
         for process in self._all:
             process.kill()
             process.wait()
 
     def new_token(self, spiffe_id: SpiffeId) -> str:
-        """A join token."""
+        """Create a join token."""
         now = utc_now()
         record, token = mint(spiffe_id, AuthorityStore(self.home.pki).certificate(AuthorityKind.INTERNAL), now=now)
         TokenStore(self.home.pki).add(record, now=now)
         return token
 
     def log_of(self, name: str) -> str:
-        """All that it has written."""
+        """Return the log of an authority."""
         return (self._log / f"{name}.log").read_text()
 
 
 @contextlib.contextmanager
 def authorities(home: Home, log: Path, *names: str) -> Iterator[Authorities]:
-    """These authorities, which are killed at the end."""
+    """Run these authorities within the block, and kill them at the end."""
     running = Authorities(home, log)
     try:
         running.start(*names)
@@ -116,7 +116,10 @@ def authorities(home: Home, log: Path, *names: str) -> Iterator[Authorities]:
 
 
 def check_ledger(home: Home) -> dict[str, str]:
-    """No serial and no token twice, and the chain is whole; returns the fingerprint of each certificate by serial."""
+    """Check that the chain is intact and that no serial number or token was used twice.
+
+    Returns the fingerprint of each certificate by serial number.
+    """
     verified = sluice("pki", "ledger", "verify", "--json", "--home", home.root)
     assert verified.returncode == 0, verified.stderr
     assert json.loads(verified.stdout)["records"] == verify_ledger(ledger_path(home.pki)).count
@@ -129,7 +132,7 @@ def check_ledger(home: Home) -> dict[str, str]:
 
 
 def listed(crl_pem: str) -> set[int]:
-    """The serial numbers on the revocation lists in this PEM."""
+    """Return the serial numbers in the CRLs of this PEM."""
     parts = crl_pem.split("-----END X509 CRL-----")[:-1]
     lists = [x509.load_pem_x509_crl((each + "-----END X509 CRL-----\n").encode()) for each in parts]
     return {entry.serial_number for each in lists for entry in each}

@@ -1,4 +1,4 @@
-"""The ``sluice`` command in this process: what a process of its own would print, without its second of imports."""
+"""Runs the ``sluice`` command in the test process. This saves the second that a new process spends on imports."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sluice.cli.main import main
 def sluice(
     *arguments: str | Path, stdin: str = "", environment: Mapping[str, str | None] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``sluice ARGUMENTS`` from its entry point; returns its exit code and what it printed.
+    """Run ``sluice ARGUMENTS`` from its entry point; returns its exit code and output.
 
     Args:
         arguments: the command line after ``sluice``.
-        stdin: what it reads.
-        environment: variables that are changed meanwhile; None: that are not set.
+        stdin: its standard input.
+        environment: variables that are set for the command; None unsets a variable.
 
-    Within a test that is a coroutine it needs a thread: ``await asyncio.to_thread(sluice, …)``.
+    In a test that is a coroutine, call it in a thread: ``await asyncio.to_thread(sluice, …)``.
     """
     out, err, typed = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(3))
     typed.write(stdin)

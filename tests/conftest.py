@@ -1,7 +1,7 @@
-"""What all tests have in common: where their temporary files are, and the order in which they run.
+"""Settings of all tests: the place of temporary files, and the order of the tests.
 
-`make test` gives whole files to a few processes (``--dist loadfile``); long files at the end would leave all but one of
-them idle, so they come first. Files that share a cluster go to one process, which starts it once.
+`make test` distributes whole files to a few processes (``--dist loadfile``). Files that take long come first; at the
+end they would leave all processes but one idle. Files that share a cluster go to one process, which starts it once.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from hypothesis import settings
 from xdist.remote import Producer  # type: ignore[import-untyped]  # has no types
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # has no types
 
-# The same examples each time, and none fails because the machine is busy; `--hypothesis-profile=default` tries others.
+# Deterministic examples without deadlines: a busy machine fails no test. `--hypothesis-profile=default` tries others.
 settings.load_profile("ci")
 
 TESTS = Path(__file__).parent
 INTEGRATION = TESTS / "integration"
 LONG = (*(INTEGRATION / name for name in ("cluster", "spark", "runtime", "pki", "shuffle", "audit")), INTEGRATION)
 SMALL = (TESTS / "unit", TESTS / "compat", INTEGRATION)
-"""Folders whose tests write little enough for memory: all those of `make test` (``testpaths``)."""
+"""Folders whose temporary files fit into memory: all folders of `make test` (``testpaths``)."""
 ONE_CLUSTER = "tests/integration/cluster/"
-MEMORY = Path("/dev/shm")  # noqa: S108  a directory of the run's own is made in it
+MEMORY = Path("/dev/shm")  # noqa: S108  each run creates its own directory there
 NEEDED_BYTES = 6 << 30
 
 
 class _Spreading(LoadFileScheduling):  # type: ignore[misc]  # has no types
-    """Whole files, and all those of one cluster together."""
+    """Distributes whole files, and all files of the shared cluster together."""
 
     def _split_scope(self, nodeid: str) -> str:
         return ONE_CLUSTER if nodeid.startswith(ONE_CLUSTER) else str(super()._split_scope(nodeid))
@@ -39,7 +39,7 @@ class _Spreading(LoadFileScheduling):  # type: ignore[misc]  # has no types
 
 @pytest.hookimpl(optionalhook=True)  # some runs go without xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    """For ``--dist loadfile``."""
+    """Return the scheduler for ``--dist loadfile``."""
     return _Spreading(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
@@ -50,7 +50,7 @@ def _rank(path: Path) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long folders first and units last; an integration test with a fixture ``cluster`` is marked so."""
+    """Run long folders first and unit tests last. Mark integration tests with a fixture ``cluster`` as ``cluster``."""
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()) and item.path.is_relative_to(INTEGRATION):
             item.add_marker(pytest.mark.cluster)
@@ -58,14 +58,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give this run, with all processes that it starts, a temporary directory of its own: homes with long paths have
-    their sockets there. Its path is short for these; pytest's own directories stay beside it.
+    """Give this run and all of its processes their own temporary directory. Pytest's own directories stay beside it.
 
-    It is in memory where there is room: the product writes through to the disk whatever must survive a crash, and that
-    thousands of times in these tests. ``TMPDIR`` decides otherwise.
+    Its path is short, because homes with long paths put their sockets there. It is in memory if there is room: Sluice
+    flushes everything to disk that must survive a crash, thousands of times in these tests. ``TMPDIR`` overrides this.
     """
-    os.environ.setdefault("SLUICE__SPARK__MAKE_CLASS_ARCHIVE", "false")  # clusters of tests do not live that long
-    if hasattr(config, "workerinput"):  # a worker of xdist has the directory of its run
+    os.environ.setdefault("SLUICE__SPARK__MAKE_CLASS_ARCHIVE", "false")  # test clusters do not live long enough for it
+    if hasattr(config, "workerinput"):  # a worker of xdist uses the directory of its run
         return
     chosen = [Path(argument.split("::")[0]).resolve() for argument in config.args]
     small = all(any(path.is_relative_to(folder) for folder in SMALL) for path in chosen)
@@ -73,13 +72,13 @@ def pytest_configure(config: pytest.Config) -> None:
     base = str(MEMORY) if in_memory else tempfile.gettempdir()
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", base)
     directory = Path(tempfile.mkdtemp(prefix="sl", dir=base))
-    directory.chmod(0o1777)  # as /tmp: some tests run programs as other users
+    directory.chmod(0o1777)  # like /tmp, because some tests run programs as other users
     os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
     config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
 
 
 def _is_memory_to_spare() -> bool:
-    """Whether ``/dev/shm`` can take the files of a run, and programs may be run from it."""
+    """Whether ``/dev/shm`` has room for the files of a run and allows programs to run from it."""
     try:
         room, meminfo = os.statvfs(MEMORY), Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:

@@ -1,4 +1,4 @@
-"""Processes killed at a chosen step of what they write, for files that must survive that."""
+"""Kills processes at a chosen step of their writes, to test files that must survive a crash."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = frozenset(
         *("shutil.rmtree", "pki.exchange"),
     }
 )
-"""What the interpreter audits, or we do, right before something changes on disk; so is opening a file to write."""
+"""Audit events, of the interpreter or Sluice, right before a change on disk. So is opening a file to write."""
 WRITING = os.O_WRONLY | os.O_RDWR
 
 
@@ -35,7 +35,7 @@ class DeadlyDisk(Disk):
         self._when = when
 
     def write(self, descriptor: int, data: bytes) -> int:
-        """Write all, half, or nothing."""
+        """Write all, half, or nothing of ``data`` if this is the fatal step."""
         fatal = self._is_fatal()
         if fatal and self._when != "before":
             super().write(descriptor, data[: len(data) // 2] if self._when == "torn" else data)
@@ -43,15 +43,15 @@ class DeadlyDisk(Disk):
         return super().write(descriptor, data)
 
     def sync(self, descriptor: int) -> None:
-        """Sync, or not."""
+        """Sync, or die before or after it."""
         self._around(lambda: super(DeadlyDisk, self).sync(descriptor))
 
     def truncate(self, descriptor: int, size: int) -> None:
-        """Cut, or not."""
+        """Truncate, or die before or after it."""
         self._around(lambda: super(DeadlyDisk, self).truncate(descriptor, size))
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename, or not."""
+        """Rename, or die before or after it."""
         self._around(lambda: super(DeadlyDisk, self).rename(old, new))
 
     def _around(self, step: Callable[[], None]) -> None:
@@ -76,7 +76,7 @@ def is_step(event: str, arguments: tuple[object, ...]) -> bool:
 
 
 def die_before(fatal: int) -> None:
-    """Kill this process (SIGKILL) right before its ``fatal``-th step from now on."""
+    """Kill this process (SIGKILL) right before its ``fatal``-th step, counted from now."""
     steps = itertools.count(1)
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
@@ -87,7 +87,7 @@ def die_before(fatal: int) -> None:
 
 
 def killed_before(fatal: int, operation: Callable[[], object]) -> bool:
-    """Run ``operation`` in a child that is killed before its ``fatal``-th step; whether it was killed."""
+    """Run ``operation`` in a child that is killed before its ``fatal``-th step; returns whether it was killed."""
 
     def run(_: int) -> None:
         die_before(fatal)
@@ -97,13 +97,13 @@ def killed_before(fatal: int, operation: Callable[[], object]) -> bool:
 
 
 def killed(write_and_die: Callable[[int], None]) -> tuple[bool, list[str]]:
-    """Run ``write_and_die`` in a child; whether it was killed, and the lines that it wrote to its pipe by then."""
+    """Run ``write_and_die`` in a child; returns whether it was killed, and the lines that it wrote to its pipe."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             write_and_die(writing)
-        except BaseException as error:  # noqa: BLE001  the child must end here and not run the parent's code
+        except BaseException as error:  # noqa: BLE001  the child must end here and must not run the parent's code
             sys.stderr.write(f"{error!r}\n")
             os._exit(1)
         os._exit(0)
@@ -117,7 +117,7 @@ def killed(write_and_die: Callable[[int], None]) -> tuple[bool, list[str]]:
 
 
 def crash_reports(script: Path, directory: Path, *arguments: str, seconds: float = 100) -> list[Any]:
-    """The reports of a script that kills its children, one JSON object a line."""
+    """Run a script that kills its children; returns its reports, one JSON object per line of output."""
     done = subprocess.run(
         [sys.executable, str(script), str(directory), *arguments],
         cwd=ROOT,

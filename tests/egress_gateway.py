@@ -1,4 +1,4 @@
-"""A gateway with a way out for jobs: real Envoy, auth service, certificates, DNS, and a REST that knows jobs."""
+"""An egress gateway for tests: real Envoy, auth service, certificates and DNS, and a REST server that knows jobs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ HELLO = b"hello from outside\n"
 
 @dataclass
 class EgressGateway:
-    """What is running, and ways to use it as the process of a job."""
+    """A running egress gateway, and methods to use it as the process of a job."""
 
     home: Home
     issuer: LocalIssuer
@@ -60,12 +60,12 @@ class EgressGateway:
     address: tuple[str, int] = ("", 0)
 
     def allow(self, rules: str) -> None:
-        """Replace the rules of the policy."""
+        """Replace the egress rules of the policy."""
         path = self.home.gateway / "policy.toml"
         write_secret(path, (POLICY + rules).encode())
 
     def identity(self, spiffe_id: SpiffeId) -> Path:
-        """An identity directory for ``spiffe_id``, new."""
+        """Create an identity directory for ``spiffe_id``."""
         directory = Path(tempfile.mkdtemp(dir=self.home.root)) / "identity"
         self.issuer.issue_to(directory, spiffe_id)
         return directory
@@ -74,11 +74,11 @@ class EgressGateway:
         return self.identity(SpiffeId.driver(TRUST_DOMAIN, job_id))
 
     def revoke(self, directory: Path) -> None:
-        """Revoke the certificate in ``directory``, and give Envoy the new list."""
+        """Revoke the certificate in ``directory``, and install the new CRL for Envoy."""
         self.revoke_serial(read_identity(directory)[0].leaf.serial_number)
 
     def revoke_serial(self, serial: int) -> None:
-        """Revoke the certificate with this number, and give Envoy the new list."""
+        """Revoke the certificate with this serial number, and install the new CRL for Envoy."""
         self.issuer.revocations.revoke(AuthorityKind.INTERNAL, [RevocationTarget(serial)], Reason.SUPERSEDED)
         self.publish_list()
 
@@ -94,7 +94,7 @@ class EgressGateway:
     async def connect(
         self, context: ssl.SSLContext, authority: str, *, head: str = ""
     ) -> tuple[int, bytes, asyncio.StreamReader, asyncio.StreamWriter]:
-        """CONNECT to ``authority``; status and body of a refusal, or the tunnel."""
+        """Send CONNECT for ``authority``; returns the status and body of a refusal, or the tunnel."""
         reader, writer = await asyncio.open_connection(*self.address, ssl=context, server_hostname="")
         request = head or f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n"
         writer.write(request.encode("latin-1"))
@@ -110,25 +110,25 @@ class EgressGateway:
         return status, body, reader, writer
 
     async def refused(self, directory: Path, authority: str) -> tuple[int, str]:
-        """Status and reason of a CONNECT that is refused; fails when it is not."""
+        """Return the status and the reason of a refused CONNECT; fails if it is not refused."""
         status, body, _, _ = await self.connect(self.client_context(directory), authority)
         assert status != 200
         return status, body.decode()
 
     async def hello(self, directory: Path, authority: str, server_name: str | None) -> bytes:
-        """What the upstream says in TLS of its own in the tunnel; raises ``OSError`` when nothing comes through."""
+        """Return what the upstream sends over TLS inside the tunnel; raises ``OSError`` if the tunnel ends before."""
         status, body, reader, writer = await self.connect(self.client_context(directory), authority)
         assert status == 200, body
         return await read_hello(reader, writer, self.upstream_authority, server_name)
 
     def log_lines(self) -> list[dict[str, Any]]:
-        """Envoy's lines about connections of jobs."""
+        """Return the lines of Envoy's access log about connections of jobs."""
         path = self.home.root / "access" / "access.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         return [line for line in lines if line["operation"] == "egress.connect"]
 
     def decisions(self) -> list[dict[str, Any]]:
-        """Decisions about connections of jobs in the audit log."""
+        """Return the decisions about connections of jobs from the audit log."""
         lines = [
             json.loads(line)
             for path in sorted((self.home.gateway).rglob("*.jsonl"))
@@ -138,7 +138,7 @@ class EgressGateway:
 
     @contextlib.asynccontextmanager
     async def tls_upstream(self, *names: str, host: str = "127.0.0.9", port: int = 0) -> AsyncIterator[int]:
-        """A TLS server that says hello and then echoes; its port."""
+        """Run a TLS server that sends a greeting and then echoes; yields its port."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.upstream_authority.issue_cert(*names, host).configure_cert(context)
         async with serving(_echo, host, port, context) as bound:
@@ -146,7 +146,7 @@ class EgressGateway:
 
     @contextlib.asynccontextmanager
     async def plain_upstream(self, host: str = "127.0.0.9", port: int = 0) -> AsyncIterator[int]:
-        """A server that says hello and then echoes; its port."""
+        """Run a plaintext server that sends a greeting and then echoes; yields its port."""
         async with serving(_echo, host, port, None) as bound:
             yield bound
 
@@ -154,9 +154,9 @@ class EgressGateway:
 async def read_hello(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, authority: trustme.CA, server_name: str | None
 ) -> bytes:
-    """Do TLS in a tunnel and read what the server says first; raises ``OSError`` when the tunnel ends before that.
+    """Do a TLS handshake in a tunnel and read the greeting; raises ``OSError`` if the tunnel ends before.
 
-    ``server_name``: as SNI; None: none is sent, and the server's name is not checked.
+    ``server_name`` is sent as SNI. If it is None, no SNI is sent and the server's name is not checked.
     """
     context = ssl.create_default_context()
     context.check_hostname = server_name is not None
@@ -186,7 +186,7 @@ async def closed(writer: asyncio.StreamWriter) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(handler: object, host: str, port: int, context: ssl.SSLContext | None) -> AsyncIterator[int]:
-    """A server of streams; its port."""
+    """Run a stream server within the block; yields its port."""
     server = await asyncio.start_server(handler, host, port, ssl=context)  # type: ignore[arg-type]
     try:
         yield server.sockets[0].getsockname()[1]
@@ -207,7 +207,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def egress_gateway(
     mode: EgressSetting = EgressSetting.ENFORCE, **settings: object
 ) -> AsyncIterator[EgressGateway]:
-    """One that runs; nothing is allowed yet."""
+    """Run an egress gateway within the block. Its policy allows nothing yet."""
     directory = Path(tempfile.mkdtemp(prefix="slc"))
     home = Home.at(directory).create()
     issuer = LocalIssuer(home.pki, PkiConfig(trust_domain=TRUST_DOMAIN))

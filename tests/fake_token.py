@@ -1,4 +1,4 @@
-"""A token in memory with the interface of python-pkcs11: what can go wrong with one can be made to."""
+"""An in-memory PKCS #11 token with the interface of python-pkcs11. Tests can inject its faults."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _HASHES = {32: hashes.SHA256(), 48: hashes.SHA384()}
 
 
 class PKCS11Error(RuntimeError):
-    """Base of what the library raises; who asks tells them apart by their names."""
+    """Base class of the library's errors. Callers distinguish them by their names."""
 
 
 def error(name: str) -> PKCS11Error:
-    """One of the library's errors."""
+    """Return an instance of the library's error with this name."""
     made: PKCS11Error = type(name, (PKCS11Error,), {})()
     return made
 
 
 class Attribute(enum.Enum):
-    """Those that are asked for."""
+    """The attributes that Sluice uses."""
 
     CLASS = enum.auto()
     ID = enum.auto()
@@ -38,27 +38,27 @@ class Attribute(enum.Enum):
 
 
 class ObjectClass(enum.Enum):
-    """Of objects."""
+    """Classes of objects."""
 
     PRIVATE_KEY = enum.auto()
     PUBLIC_KEY = enum.auto()
 
 
 class KeyType(enum.Enum):
-    """Of keys."""
+    """Types of keys."""
 
     EC = enum.auto()
     RSA = enum.auto()
 
 
 class Mechanism(enum.Enum):
-    """Of signatures."""
+    """Signature mechanisms."""
 
     ECDSA = enum.auto()
 
 
 class MechanismFlag(enum.Flag):
-    """What a key is for."""
+    """The purposes of a key."""
 
     SIGN = enum.auto()
     VERIFY = enum.auto()
@@ -74,11 +74,11 @@ class Stored:
         return self._attributes[name]
 
     def fits(self, wanted: dict[Attribute, Any]) -> bool:
-        """Whether it has all of them."""
+        """Whether the object has all of these attributes."""
         return all(self._attributes.get(name) == value for name, value in wanted.items())
 
     def sign(self, digest: bytes, mechanism: Mechanism) -> bytes:
-        """r and s."""
+        """Sign a digest; returns r and s, concatenated."""
         assert mechanism is Mechanism.ECDSA
         self._token.answer()
         if self not in self._token.objects:
@@ -89,13 +89,13 @@ class Stored:
         return b"".join(each.to_bytes(size, "big") for each in utils.decode_dss_signature(der))
 
     def destroy(self) -> None:
-        """Gone."""
+        """Remove the object from the token."""
         self._token.answer()
         self._token.objects.remove(self)
 
 
 class Domain:
-    """Parameters of keys that are to be made."""
+    """Domain parameters, from which key pairs are generated."""
 
     def __init__(self, token: FakeToken, parameters: bytes) -> None:
         self._token, self._parameters = token, parameters
@@ -103,13 +103,13 @@ class Domain:
     def generate_keypair(
         self,
         *,
-        id: bytes,  # noqa: A002  the library's
+        id: bytes,  # noqa: A002  the library's name
         label: str,
         store: bool,
         capabilities: MechanismFlag,
         private_template: dict[Attribute, Any],
     ) -> None:
-        """Make both objects."""
+        """Generate a key pair and store both objects."""
         assert store
         assert capabilities == MechanismFlag.SIGN | MechanismFlag.VERIFY
         self._token.answer()
@@ -118,32 +118,32 @@ class Domain:
 
 
 class FakeSession:
-    """Logged in."""
+    """A session that is logged in."""
 
     def __init__(self, token: FakeToken) -> None:
         self._token = token
 
     def create_domain_parameters(self, kind: KeyType, attributes: dict[Attribute, Any], *, local: bool) -> Domain:
-        """Of a curve."""
+        """Return the domain parameters of a curve."""
         assert (kind, local) == (KeyType.EC, True)
         return Domain(self._token, attributes[Attribute.EC_PARAMS])
 
     def get_objects(self, wanted: dict[Attribute, Any]) -> Iterator[Stored]:
-        """Those that fit."""
+        """Return the objects with these attributes."""
         self._token.answer()
         return iter([each for each in self._token.objects if each.fits(wanted)])
 
     def close(self) -> None:
-        """The end."""
+        """Close the session."""
         self._token.closed += 1
 
 
 class FakeToken:
-    """A token: what is in it, and what it is to answer.
+    """A token with its objects and the faults that it injects.
 
     Attributes:
-        errors: names of errors with which it answers the next calls.
-        spoils: attributes that private keys get instead of those that were asked for.
+        errors: names of the errors that the next calls raise.
+        spoils: attributes that private keys get instead of the requested ones.
         faulty: whether its signatures are wrong.
     """
 
@@ -158,16 +158,16 @@ class FakeToken:
         self.closed = 0
 
     def get_token(self) -> FakeToken:
-        """As the slot that it is in."""
+        """Return the token; the fake is its own slot."""
         return self
 
     def answer(self) -> None:
-        """Raise what it was told to."""
+        """Raise the next of :attr:`errors`, if there is one."""
         if self.errors and (name := self.errors.pop(0)):
             raise error(name)
 
     def open(self, *, rw: bool, user_pin: str | None = None) -> FakeSession:
-        """Log in."""
+        """Open a session, and log in if a PIN is given."""
         assert rw
         if user_pin is not None:
             if self.logged_in:
@@ -186,7 +186,7 @@ class FakeToken:
         parameters: bytes,
         private: dict[Attribute, Any],
     ) -> None:
-        """A key, as somebody has made it."""
+        """Store a key pair that was created outside the token."""
         shared = {Attribute.ID: identifier, Attribute.LABEL: label, Attribute.KEY_TYPE: KeyType.EC}
         numbers = key.public_key().public_numbers()
         size = key.key_size // 8
@@ -199,7 +199,7 @@ class FakeToken:
 
 
 class FakeLibrary:
-    """The package, its one module, and the tokens that it finds."""
+    """The python-pkcs11 package, its only module, and the tokens that it finds."""
 
     PKCS11Error = PKCS11Error
     Attribute, KeyType, Mechanism, MechanismFlag, ObjectClass = (
@@ -222,15 +222,15 @@ class FakeLibrary:
         return self
 
     def get_slots(self, *, token_present: bool) -> list[FakeToken]:
-        """Where the tokens are."""
+        """Return the slots with tokens."""
         assert token_present
         return self.tokens
 
     def finalize(self) -> None:
-        """Who was logged in is not any more."""
+        """End all logins."""
         for token in self.tokens:
             token.logged_in = False
 
     def initialize(self) -> None:
-        """Look for tokens."""
+        """Initialize the library again, which finds the tokens."""
         self.initialized += 1

@@ -1,4 +1,4 @@
-"""Ports for servers that cannot say which one they got, and for connections that must find nobody."""
+"""Free ports, for servers that cannot report the port they bind and for connections that must find no listener."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import socket
 from pathlib import Path
 
 LOWEST = 30_000
-"""Below are the ports of programs in the networks of boxes, with which these must not be confused."""
+"""Lower ports are for programs in the networks of sandboxes, and must not be confused with these."""
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _held: list[socket.socket] = []
-"""A name per port, which no other test gets before this process has ended."""
+"""One abstract socket name per port. It reserves the port for this process until its end."""
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports, TCP and UDP, that nobody has, that no other test gets, and that the kernel gives to nobody by itself."""
+    """Return ports that are free for TCP and UDP, that no other test gets, and that are not ephemeral ports."""
     end = int(_EPHEMERAL.read_text().split()[0])
     candidates = range(LOWEST, end) if end > LOWEST + 1000 else range(LOWEST, 1 << 16)
     found: list[int] = []
@@ -28,7 +28,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """One of them."""
+    """Return one free port; see :func:`free_ports`."""
     (port,) = free_ports(1, host)
     return port
 
@@ -44,7 +44,7 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def _hold(port: int) -> bool:
-    """Whether this process is the one that may use it: names in Linux's abstract namespace belong to one socket."""
+    """Reserve a port for this process; False if another has it. A name in Linux's abstract namespace has one owner."""
     name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         name.bind(f"\0sluice-test-port-{port}")

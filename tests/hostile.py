@@ -1,4 +1,4 @@
-"""Identities that must be refused, and a PKI of its own for each test; shared by everybody's tests.
+"""Identities that must be refused, and a separate PKI for each test. Shared by all tests.
 
     pki = TestPki(tmp_path)
     good = sluice.pki.spiffe_id(SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1"))       # a TlsIdentity
@@ -6,8 +6,8 @@
     await assert_refused(host, port, bad.client_context(alpn=["h2"]))
     bad.directory                                                                       # the same as files
 
-A hostile client does not check whom it talks to: when its connection ends, the listener refused it. Each
-hostile certificate is wrong in exactly one way; everything else is as an honest one has it.
+A hostile client does not verify the server, so if its connection ends, the listener refused it. Each hostile
+certificate is wrong in exactly one way and otherwise valid.
 """
 
 from __future__ import annotations
@@ -69,26 +69,26 @@ class Hostile(enum.StrEnum):
 
 
 HOSTILE_CLIENTS = tuple(case for case in Hostile if case is not Hostile.OTHER_JOB)
-"""Cases that every listener refuses; :attr:`Hostile.OTHER_JOB` only where the channel belongs to one job."""
+"""Cases that every listener refuses. Only channels of a single job refuse :attr:`Hostile.OTHER_JOB`."""
 HOSTILE_SERVERS = tuple(case for case in HOSTILE_CLIENTS if case is not Hostile.NO_CERTIFICATE)
-"""Cases that every client refuses; a TLS 1.3 server always has a certificate."""
+"""Cases that every client refuses. A TLS 1.3 server always has a certificate."""
 
 
 @dataclass(frozen=True)
 class HostileIdentity:
-    """One identity that must be refused, as contexts and as an identity directory (without leaf for no certificate)."""
+    """An identity that must be refused, as TLS contexts and as a directory; the latter may have no certificate."""
 
     case: Hostile
     directory: Path
 
     def client_context(self, *, alpn: Sequence[str] = (), tls12: bool = False) -> ssl.SSLContext:
-        """For dialing; accepts any server. ``tls12`` makes a client that knows nothing newer."""
+        """Return a client context that accepts any server. ``tls12``: the client supports TLS 1.2 only."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         return self._finish(context, alpn, tls12=tls12)
 
     def server_context(self, *, alpn: Sequence[str] = (), tls12: bool = False) -> ssl.SSLContext:
-        """For accepting; asks no client for a certificate."""
+        """Return a server context that requests no client certificate."""
         return self._finish(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), alpn, tls12=tls12)
 
     def _finish(self, context: ssl.SSLContext, alpn: Sequence[str], *, tls12: bool) -> ssl.SSLContext:
@@ -106,7 +106,7 @@ class HostileIdentity:
 
 @dataclass(frozen=True)
 class _Wish:
-    """What a forged leaf contains; by default everything is right."""
+    """The contents of a forged leaf. The defaults are valid."""
 
     uris: tuple[str, ...]
     start: dt.datetime
@@ -117,9 +117,9 @@ class _Wish:
 
 @dataclass
 class TestPki:
-    """Authorities in a directory of the test's own, and identities of theirs, good and hostile."""
+    """Authorities in a directory of the test, and identities that they issue, valid and hostile."""
 
-    __test__ = False  # not a test case, whatever pytest thinks of the name
+    __test__ = False  # pytest must not collect this class because of its name
 
     root: Path
     config: PkiConfig = field(default_factory=lambda: PkiConfig(trust_domain=TRUST_DOMAIN))
@@ -134,7 +134,7 @@ class TestPki:
     def directory(
         self, spiffe_id: SpiffeId, *, accept: Sequence[str] = (), lifetime: dt.timedelta | None = None
     ) -> Path:
-        """Issue a good identity directory."""
+        """Issue a valid identity directory."""
         directory = self._next(spiffe_id.role)
         self.issuer.issue_to(
             directory, spiffe_id, dns=["localhost"], ips=["127.0.0.1"], accept=accept, lifetime=lifetime
@@ -142,7 +142,7 @@ class TestPki:
         return directory
 
     def identity(self, spiffe_id: SpiffeId) -> TlsIdentity:
-        """Issue a good identity and load it."""
+        """Issue a valid identity and load it."""
         return TlsIdentity(self.directory(spiffe_id))
 
     def process(self, role: Role, name: str = "") -> TlsIdentity:
@@ -157,7 +157,7 @@ class TestPki:
         return directory
 
     def hostile(self, case: Hostile, *, pretending: SpiffeId, accept: Sequence[str] = ()) -> HostileIdentity:
-        """Forge an identity that would pass for ``pretending`` were it not for ``case``."""
+        """Forge an identity that would be accepted as ``pretending`` except for ``case``."""
         directory = self._next("hostile")
         internal = self._signer_of(AuthorityKind.INTERNAL)
         anchors = to_pem(internal.certificate)
@@ -188,7 +188,7 @@ class TestPki:
     def _signer(
         self, case: Hostile, internal: Signer, now: dt.datetime
     ) -> tuple[Signer | None, list[x509.Certificate]]:
-        """Who signs the forged leaf (None: its own key), and the chain shown with it."""
+        """Return the signer of the forged leaf (None: its own key), and the chain that is sent with it."""
         match case:
             case Hostile.SELF_SIGNED:
                 return None, []
@@ -204,7 +204,7 @@ class TestPki:
                 return internal, [internal.certificate]
 
     def _signing_leaf(self, internal: Signer, now: dt.datetime) -> tuple[Signer, list[x509.Certificate]]:
-        """An honest leaf that misuses its key to sign others."""
+        """Return a valid leaf whose key is misused to sign other certificates."""
         key = ec.generate_private_key(ec.SECP256R1())
         driver = SpiffeId.driver(self.config.trust_domain, OTHER_JOB_ID)
         names = Names.checked(driver, (), ())
@@ -223,7 +223,7 @@ class TestPki:
 
 def _wish(case: Hostile, pretending: SpiffeId, now: dt.datetime) -> _Wish:
     hour = dt.timedelta(hours=1)
-    # No channel admits authorities as clients, and one alone has them as servers.
+    # No channel admits authorities as clients, and only one has them as servers.
     wrong_role = Role.AUTH if pretending.role is Role.CA else Role.CA
     other = str(SpiffeId.process(pretending.trust_domain, wrong_role, "other-1"))
     honest = _Wish((str(pretending),), now - hour, now + hour)
@@ -261,11 +261,11 @@ def _sign(key: ec.EllipticCurvePrivateKey, signer: Signer | None, wish: _Wish) -
 
 
 async def answer_of(host: str, port: int, context: ssl.SSLContext | None, *, hello: bytes = b"hello\r\n\r\n") -> bytes:
-    """What a listener answers to ``hello``; empty when it ended the connection, however it did so."""
+    """Return a listener's answer to ``hello``; empty if the listener ended the connection in any way."""
     writer = None
     try:
         async with asyncio.timeout(REFUSAL_DEADLINE_SECONDS):
-            # In TLS 1.3 the client is done first: the refusal arrives with the first read (RFC 8446, 4.4.2.4).
+            # In TLS 1.3 the client finishes first, so the refusal arrives with the first read (RFC 8446, 4.4.2.4).
             reader, writer = await asyncio.open_connection(host, port, ssl=context)
             writer.write(hello)
             return await reader.read(65536)
@@ -281,6 +281,6 @@ async def answer_of(host: str, port: int, context: ssl.SSLContext | None, *, hel
 async def assert_refused(
     host: str, port: int, context: ssl.SSLContext | None, *, hello: bytes = b"hello\r\n\r\n"
 ) -> None:
-    """Dial and speak; fail when anything at all comes back. ``context`` None: plaintext."""
+    """Connect and send ``hello``; fail if the listener answers anything. Plaintext if ``context`` is None."""
     answer = await answer_of(host, port, context, hello=hello)
     assert answer == b"", f"the listener answered {answer[:80]!r}"

@@ -1,4 +1,4 @@
-"""An OpenID provider for tests: real HTTPS, codes with PKCE, rotating keys, and every way of misbehaving."""
+"""An OpenID provider for tests: real HTTPS, codes with PKCE, key rotation, and configurable misbehaviour."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Signer:
 
 @dataclass
 class IdentityProvider:
-    """What it is asked and how it answers; tests change the attributes to make it misbehave.
+    """The provider. Tests change its attributes to make it misbehave.
 
     Attributes:
-        user: who signs in, without being asked; None: a page asks for the name.
+        user: the user who is signed in without a page; None: a page asks for the name.
         twist: changes the claims of an ID token before it is signed.
         sign: makes the ID token from its claims.
-        answers: path -> handler that is used in place of the real one.
+        answers: path -> handler that replaces the real one.
     """
 
     issuer: str = ""
@@ -127,20 +127,20 @@ class IdentityProvider:
         return web.Response(status=302, headers={"location": request.query["post_logout_redirect_uri"]})
 
     def claims(self, user: str = "ada", audience: str = CLIENT_ID, **more: Any) -> dict[str, Any]:
-        """What its tokens say."""
+        """Return the claims of its tokens."""
         now = int(time.time())
         base = {"iss": self.issuer, "aud": audience, "sub": user, "iat": now, "exp": now + 300, "groups": self.groups}
         return {**base, **more}
 
 
 def provider_tls(directory: Path) -> Path:
-    """Make an authority and its certificate of ``localhost``; returns the directory of the latter."""
+    """Create an authority and a certificate for ``localhost``; returns the directory of the certificate."""
     return OutsideAuthority(directory).issue()
 
 
 @contextlib.asynccontextmanager
 async def identity_provider(tls: Path, host: str = "localhost") -> AsyncIterator[IdentityProvider]:
-    """A provider at ``https://HOST:PORT``, with what :func:`provider_tls` has made."""
+    """Run a provider at ``https://HOST:PORT``, with the certificate from :func:`provider_tls`."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tls / "chain.pem", tls / "key.pem")
     provider = IdentityProvider(ca_file=tls / "ca.pem")

@@ -1,4 +1,4 @@
-"""What an online authority has issued to others, by its ledger; shared by everybody's tests."""
+"""The certificates that an online authority has issued to others, from its ledger. Shared by all tests."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from sluice.pki.ledger.records import NOTED_KINDS, LedgerRecord
 
 
 def issued_online(pki: Path) -> list[LedgerRecord]:
-    """Without its own identity, and without what was signed on its machine by others."""
+    """Return the records, without those of the authority's own identity and of other signers on its machine."""
     return [each for each in read_ledger(ledger_path(pki)) if each.kind not in {"self", *NOTED_KINDS}]

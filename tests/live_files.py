@@ -1,4 +1,4 @@
-"""What is below a folder while others change it."""
+"""Lists files below a folder that other processes change."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from pathlib import Path
 
 
 def paths_below(root: Path) -> Iterator[Path]:
-    """Each file and folder; unlike :meth:`Path.rglob`, it does not mind that one goes away meanwhile."""
+    """Yield all files and folders. Unlike :meth:`Path.rglob`, it tolerates that one disappears in the meantime."""
     for folder, folders, files in os.walk(root):
         yield from (Path(folder, name) for name in (*folders, *files))

@@ -1,8 +1,9 @@
-"""A shuffle worker that lies: it answers fetches with what it likes, with check values that fit.
+"""A malicious shuffle worker: it answers fetches with false data and matching check values.
 
-``LYING_WORKER=FILE python -m tests.lying_worker …`` is ``python -m sluice.runtime.shuffle.worker …``; it lies as long
-as there is FILE, and writes what it has said, a line each, to ``FILE.said``. It keeps what it has sent. When FILE
-contains "flood", it sends :data:`FLOOD_BYTES`, whatever its credit, and writes how many have left.
+``LYING_WORKER=FILE python -m tests.lying_worker …`` runs like ``python -m sluice.runtime.shuffle.worker …``. It lies
+while FILE exists, and appends a line about each lie to ``FILE.said``. It keeps segments that it sent, to use them in
+later lies. If FILE contains "flood", it sends :data:`FLOOD_BYTES` without regard to its credit, and writes how many
+bytes it could send to ``FILE.flood``.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from sluice.runtime.shuffle.worker.storage.budget import Holding
 PIECES_PER_FRAME = 50
 HEAD_BYTES = 13
 OVERFLOWING = (1 << 32) // DATA_ENTRY.itemsize + 1
-"""So many rows of a table have few bytes, if these are counted in 32 bits."""
+"""A number of table rows whose size in bytes overflows 32 bits to a small number."""
 MOST_HOARDED = 5000
 FLOOD_BYTES = 512 << 20
 FLOOD_FRAME = 1 << 20
 
 
 class Piece(NamedTuple):
-    """A segment as it is sent."""
+    """A segment to send."""
 
     partition: int
     sequence: int
@@ -53,19 +54,19 @@ Lie = Callable[["Liar", list[Piece]], list[Piece]]
 
 
 class Liar:
-    """Thinks of something that is not true."""
+    """Chooses and applies lies."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)  # noqa: S311  # no secret
         self.lying = False
         self.said: list[str] = []
         self.hoard: list[Piece] = []
-        """What it has seen of all shuffles."""
+        """Segments that it has seen, of all shuffles."""
         self.miscount: int | None = None
-        """How many segments its next answer's last frame says it has, if not as many as there are."""
+        """The wrong number of segments that the last frame of the next answer states; None: the right one."""
 
     def answer(self, pieces: list[Piece], *, ordered: bool) -> tuple[list[Piece], int, int]:
-        """What is sent instead of ``pieces``, and what is said of its number and size."""
+        """Return what is sent instead of ``pieces``, and the number and size that END states."""
         count, size = len(pieces), sum(len(each.data) for each in pieces)
         if not self.lying:
             self.hoard += pieces[: MOST_HOARDED - len(self.hoard)]
@@ -93,7 +94,7 @@ class Liar:
 
 
 def _same(one: list[Piece], other: list[Piece], *, ordered: bool) -> bool:
-    """Whether a reader has to take both for the same."""
+    """Whether both answers are equivalent for a reader."""
     if ordered:
         return one == other
     return sorted(one) == sorted(other) and [each.partition for each in one] == [each.partition for each in other]
@@ -111,7 +112,7 @@ def _flip(liar: Liar, data: bytes, end: int) -> bytes:
 
 
 def altered(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """Bits flip anywhere."""
+    """Flip bits anywhere in a segment."""
     at = _any(liar, pieces)
     data = pieces[at].data
     pieces[at] = pieces[at]._replace(data=_flip(liar, data, len(data)))
@@ -119,7 +120,7 @@ def altered(liar: Liar, pieces: list[Piece]) -> list[Piece]:
 
 
 def altered_head(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """Bits flip in what is not encrypted: version, count of the last, salt."""
+    """Flip bits in the unencrypted head: version, count of the last segment, salt."""
     at = _any(liar, pieces)
     data = pieces[at].data
     pieces[at] = pieces[at]._replace(data=_flip(liar, data, min(HEAD_BYTES, len(data))))
@@ -127,7 +128,7 @@ def altered_head(liar: Liar, pieces: list[Piece]) -> list[Piece]:
 
 
 def cut(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """A segment loses its beginning or end, perhaps all of it."""
+    """Cut off the beginning or the end of a segment, perhaps all of it."""
     at = _any(liar, pieces)
     data = pieces[at].data
     keep = liar.rng.randrange(len(data) or 1)
@@ -136,7 +137,7 @@ def cut(liar: Liar, pieces: list[Piece]) -> list[Piece]:
 
 
 def extended(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """A segment gets longer."""
+    """Make a segment longer."""
     at = _any(liar, pieces)
     more = liar.rng.randbytes(liar.rng.choice([1, 16, 64]))
     pieces[at] = pieces[at]._replace(data=liar.rng.choice([pieces[at].data + more, more + pieces[at].data]))
@@ -144,13 +145,13 @@ def extended(liar: Liar, pieces: list[Piece]) -> list[Piece]:
 
 
 def dropped(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """One segment is not there."""
+    """Leave out a segment."""
     del pieces[_any(liar, pieces)]
     return pieces
 
 
 def dropped_map(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """A map, or its part of one partition, is not there."""
+    """Leave out a map, or its part of one partition."""
     gone = liar.rng.choice(pieces)
     if liar.rng.random() < 0.5:
         return [each for each in pieces if each.map_id != gone.map_id]
@@ -158,25 +159,25 @@ def dropped_map(liar: Liar, pieces: list[Piece]) -> list[Piece]:
 
 
 def dropped_partition(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """A whole partition is not there."""
+    """Leave out a whole partition."""
     gone = liar.rng.choice(pieces).partition
     return [each for each in pieces if each.partition != gone]
 
 
 def truncated(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """The answer ends early, perhaps at once."""
+    """End the answer early, perhaps at once."""
     return pieces[: _any(liar, pieces)]
 
 
 def replayed(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """A segment comes twice."""
+    """Send a segment twice."""
     at = _any(liar, pieces)
     pieces.insert(liar.rng.choice([at, at + 1]), pieces[at])
     return pieces
 
 
 def moved(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """A segment says that it is elsewhere."""
+    """Label a segment with another place."""
     at, other = _any(liar, pieces), liar.rng.choice(pieces + liar.hoard)
     chosen = liar.rng.sample(["partition", "sequence", "map_id"], liar.rng.randint(1, 3))
     pieces[at] = Piece(
@@ -189,7 +190,7 @@ def moved(liar: Liar, pieces: list[Piece]) -> list[Piece]:
 
 
 def swapped(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """Two segments change places."""
+    """Swap the data of two segments."""
     one, other = _any(liar, pieces), _any(liar, pieces)
     data = pieces[one].data
     pieces[one] = pieces[one]._replace(data=pieces[other].data)
@@ -198,7 +199,7 @@ def swapped(liar: Liar, pieces: list[Piece]) -> list[Piece]:
 
 
 def relabelled(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """Two segments exchange their partitions, so that numbers are right."""
+    """Swap the partitions of two segments, so that all counts are right."""
     one, other = _any(liar, pieces), _any(liar, pieces)
     partition = pieces[one].partition
     pieces[one] = pieces[one]._replace(partition=pieces[other].partition)
@@ -207,7 +208,7 @@ def relabelled(liar: Liar, pieces: list[Piece]) -> list[Piece]:
 
 
 def exchanged(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """Another shuffle's or attempt's segment comes instead, or in addition."""
+    """Send a segment of another shuffle or attempt, instead of a segment or in addition."""
     at, other = _any(liar, pieces), liar.rng.choice(liar.hoard or pieces)
     if liar.rng.random() < 0.5:
         pieces[at] = pieces[at]._replace(data=other.data)
@@ -217,7 +218,7 @@ def exchanged(liar: Liar, pieces: list[Piece]) -> list[Piece]:
 
 
 def disordered(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """Another order."""
+    """Change the order of segments."""
     if liar.rng.random() < 0.5:
         liar.rng.shuffle(pieces)
     else:
@@ -227,7 +228,7 @@ def disordered(liar: Liar, pieces: list[Piece]) -> list[Piece]:
 
 
 def invented(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """A segment that nobody wrote: noise, noise behind a head that was seen, or what is not sealed at all."""
+    """Forge a segment: noise, noise behind a genuine head, or unsealed data."""
     like = liar.rng.choice(pieces or liar.hoard or [Piece(0, 0, 0, b"")])
     noise = liar.rng.randbytes(liar.rng.choice([0, 16, 40, 200]))
     plain = b"\0" + len(noise).to_bytes(4, "little") + noise
@@ -251,7 +252,7 @@ LIES: tuple[Lie, ...] = (
 
 
 class LyingFetchConnection(honest.FetchConnection):
-    """Reads what is stored as an honest one does, and sends what :attr:`liar` makes of it."""
+    """Reads segments like an honest worker, and sends what :attr:`liar` makes of them."""
 
     liar: Liar
     flag: Path | None = None
@@ -318,7 +319,7 @@ def _frame(asked: Header, kind: FrameType, count: int, payload: bytes, extra: in
 
 
 def lying(liar: Liar, flag: Path | None = None) -> AbstractContextManager[object]:
-    """Workers of this process answer as ``liar`` says; with ``flag``, as long as there is that file."""
+    """Make the workers of this process answer with ``liar``; with ``flag``, only while that file exists."""
     made = type("Lying", (LyingFetchConnection,), {"liar": liar, "flag": flag})
     return patch.object(server, "FetchConnection", made)
 

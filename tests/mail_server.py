@@ -1,4 +1,4 @@
-"""A mail server of somebody else (aiosmtpd, in a process of its own), and hostile ones."""
+"""A third-party mail server (aiosmtpd, in a separate process), and hostile ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_SECONDS = 40.0
 
 @dataclass(frozen=True)
 class Delivered:
-    """A mail as the server got it."""
+    """A mail that the server received."""
 
     mail: EmailMessage
     recipients: list[str]
@@ -29,7 +29,7 @@ class Delivered:
 
 @dataclass
 class MailServer:
-    """Shows the certificate in ``identity``; ``answer`` replaces that to each mail."""
+    """A server with the certificate in ``identity``; ``answer`` is its answer to each mail."""
 
     identity: Path
     implicit: bool = False
@@ -38,11 +38,11 @@ class MailServer:
     refused: tuple[str, ...] = ()
     answer: str = "250 OK"
     delivered: list[Delivered] = field(default_factory=list)
-    """Known when the server has ended."""
+    """The received mails. They are known when the server has ended."""
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[int]:
-        """Its port, while it serves."""
+        """Run the server within the block; yields its port."""
         settings = {
             "identity": str(self.identity),
             "implicit": self.implicit,
@@ -71,13 +71,13 @@ Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[
 
 
 async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Say nothing."""
+    """Send nothing."""
     del writer
     await reader.read()
 
 
 async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Greet a byte at a time, for ever."""
+    """Send an endless greeting byte by byte."""
     del reader
     while True:
         writer.write(b"2")
@@ -86,7 +86,7 @@ async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Greet line by line, for ever."""
+    """Send an endless greeting line by line."""
     del reader
     while True:
         writer.write(b"220-" + b"x" * 1000 + b"\r\n")
@@ -94,7 +94,7 @@ async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def greet_and_hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Offer STARTTLS, and never begin with it."""
+    """Offer STARTTLS, but never begin the handshake."""
     writer.write(b"220 mail.test\r\n")
     await reader.readline()
     writer.write(b"250-mail.test\r\n250 STARTTLS\r\n")
@@ -104,7 +104,7 @@ async def greet_and_hang(reader: asyncio.StreamReader, writer: asyncio.StreamWri
 
 
 async def no_starttls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """As somebody in between would have it: TLS is not offered, but to sign in and to send is."""
+    """Behave like a machine in the middle: do not offer STARTTLS, but accept authentication and mails."""
     writer.write(b"220 mail.test\r\n")
     while line := await reader.readline():
         writer.write(
@@ -114,12 +114,12 @@ async def no_starttls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 heard: list[bytes] = []
-"""What :func:`no_starttls` was told."""
+"""The lines that :func:`no_starttls` received."""
 
 
 @contextlib.asynccontextmanager
 async def serving(conversation: Conversation) -> AsyncIterator[int]:
-    """The port of a server that talks like this, while it serves."""
+    """Run a server with this conversation within the block; yields its port."""
     tasks: set[asyncio.Task[Any]] = set()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""A DNS server on loopback that answers what a test says; real UDP, RFC 1035 as far as A, AAAA and TXT need it."""
+"""A DNS server on loopback with answers from the test: real UDP, and the parts of RFC 1035 for A, AAAA and TXT."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ANSWERED = 0x8180
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Names and their addresses; what is asked is remembered.
+    """Answers queries, and records them.
 
     Attributes:
-        names: name -> addresses, or what tells them at each question.
-        texts: what tells the TXT records of a name, at each question; a name with records exists.
-        asked: names, in lower case, once for each question.
+        names: name -> addresses, or a function that returns them for each query.
+        texts: a function that returns the TXT records of a name for each query. A name with records exists.
+        asked: the queried names in lower case, once for each query.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class NameServer(asyncio.DatagramProtocol):
 
 @contextlib.asynccontextmanager
 async def name_server() -> AsyncIterator[NameServer]:
-    """A server on a free port of 127.0.0.1, until the end."""
+    """Run a server on a free port of 127.0.0.1 within the block."""
     loop = asyncio.get_running_loop()
     transport, server = await loop.create_datagram_endpoint(NameServer, local_addr=("127.0.0.1", 0))
     try:

@@ -1,7 +1,7 @@
-"""Running a program as a user without rights, where the tests run as root.
+"""Runs a program as an unprivileged user if the tests run as root.
 
-The Python and the tree of these tests may be in directories that are root's alone. An outer mount namespace shows them
-to everybody.
+The Python installation and the source tree may be in directories that only root can enter. An outer mount namespace
+makes them accessible to all users.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 def python_of_nobody() -> tuple[str, ...]:
-    """The command before the arguments of a Python program that runs it without rights; else plain Python."""
+    """Return the command prefix that runs a Python program as an unprivileged user; plain Python if not root."""
     if os.geteuid() != 0:
         return (sys.executable,)
     return (*_open_namespace(), sys.executable, "-c", BECOME.format(NOBODY))
 
 
 def python_of_root() -> tuple[str, ...]:
-    """The same as root, where Python is in directories that everybody may enter, as it is on real machines."""
+    """Like :func:`python_of_nobody` but as root. Python is in directories that all users can enter, as usual."""
     return (*_open_namespace(), sys.executable)
 
 

@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry's traces in this process, to which its own tracing is turned on."""
+"""An OpenTelemetry trace collector in the test process, and tracing of the process into it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sluice.core.tracing import TRACING, TracingConfig
 
 @dataclass
 class Collector:
-    """Takes OTLP over HTTP and remembers the spans."""
+    """Receives OTLP over HTTP and keeps the spans."""
 
     spans: list[Span] = field(default_factory=list)
 
     async def take(self, request: web.BaseRequest) -> web.Response:
-        """One export."""
+        """Receive one export request."""
         assert request.headers.get("content-encoding", "") in {"", "gzip"}  # aiohttp has inflated it
         received = ExportTraceServiceRequest.FromString(await request.read())
         for resource in received.resource_spans:
@@ -33,7 +33,7 @@ class Collector:
 
 @contextlib.asynccontextmanager
 async def serving(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Collector, str]]:
-    """A collector, by HTTPS with ``context``, and its endpoint."""
+    """Run a collector within the block, over HTTPS if ``context`` is given; yields it and its endpoint."""
     collector = Collector()
     runner = web.ServerRunner(web.Server(collector.take))
     await runner.setup()
@@ -47,7 +47,7 @@ async def serving(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[
 
 @contextlib.asynccontextmanager
 async def collecting() -> AsyncIterator[Collector]:
-    """A collector that takes what this process records meanwhile."""
+    """Run a collector that receives the traces of this process within the block."""
     async with serving() as (collector, endpoint):
         TRACING.start(TracingConfig(endpoint=endpoint), "test/all")
         try:
@@ -57,5 +57,5 @@ async def collecting() -> AsyncIterator[Collector]:
 
 
 async def stopped() -> None:
-    """Everything that was recorded is sent, and nothing more is recorded."""
+    """Stop tracing, and send everything that was recorded."""
     await asyncio.to_thread(TRACING.stop)

@@ -1,7 +1,7 @@
-"""Parties outside the cluster: authorities of other people, and their servers and clients.
+"""Parties outside the cluster: foreign authorities, and their servers and clients.
 
-trustme issues their certificates, not the cluster's own code: a mistake in ours must not hide itself. trustme knows
-no URI names; a leaf of an outside authority that has a SPIFFE ID is built with ``cryptography``.
+trustme issues their certificates, not Sluice, so that a bug in Sluice cannot hide itself. trustme does not support URI
+names; a leaf with a SPIFFE ID is built with ``cryptography``.
 
     provider = OutsideAuthority(tmp_path / "provider")
     directory = provider.issue("localhost", "127.0.0.1")       # key.pem, chain.pem, ca.pem
@@ -29,7 +29,7 @@ BOTH_PURPOSES = (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUT
 
 @dataclass(frozen=True)
 class Signer:
-    """A certificate and the key that signs in its name."""
+    """An authority's certificate and its key."""
 
     certificate: x509.Certificate
     key: CertificateIssuerPrivateKeyTypes
@@ -46,7 +46,7 @@ def sign_leaf(
     purposes: Sequence[x509.ObjectIdentifier] = BOTH_PURPOSES,
     authority: bool = False,
 ) -> x509.Certificate:
-    """Build a leaf that has exactly what is asked for; ``signer`` None: self-signed."""
+    """Build a leaf with exactly these contents; it is self-signed if ``signer`` is None."""
     own = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "forged")])
     names = [*map(x509.UniformResourceIdentifier, uris), *map(x509.DNSName, dns)]
     usage = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
@@ -80,7 +80,7 @@ def _key_identifier(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
 
 
 class OutsideAuthority:
-    """An authority with which the cluster has nothing to do, and the identities that it issues, in a directory."""
+    """An authority that is unrelated to the cluster, and the identities that it issues, in a directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -103,12 +103,12 @@ class OutsideAuthority:
         return x509.load_pem_x509_certificate(self._ca.cert_pem.bytes())
 
     def issue(self, *names: str) -> Path:
-        """Issue for host names and addresses; returns a directory with ``key.pem``, ``chain.pem`` and ``ca.pem``."""
+        """Issue a certificate for host names and addresses; returns a directory with key.pem, chain.pem and ca.pem."""
         leaf = self._ca.issue_cert(*(names or ("localhost", "127.0.0.1")))
         return self._write(leaf.private_key_pem.bytes(), b"".join(each.bytes() for each in leaf.cert_chain_pems))
 
     def imitate(self, spiffe_id: str, *, dns: Sequence[str] = ("localhost",)) -> Path:
-        """Issue a leaf that would be right in the cluster if its authority had signed it; returns its directory."""
+        """Issue a leaf that would be valid if the cluster's authority had signed it; returns its directory."""
         key, now = ec.generate_private_key(ec.SECP256R1()), dt.datetime.now(dt.UTC)
         hour = dt.timedelta(hours=1)
         leaf = sign_leaf(key, self.signer, uris=(spiffe_id,), start=now - hour, end=now + hour, dns=dns)

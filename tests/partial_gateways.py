@@ -1,4 +1,4 @@
-"""The parts of a Dispatcher and of a ResourceManager that REST never calls, for tests that answer REST only."""
+"""Base classes for a fake Dispatcher and a fake ResourceManager: they implement the methods that REST never calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sluice.runtime.sandbox import IsolationLevel
 
 
 class PartialDispatcher:
-    """Refuses what only JobMasters ask."""
+    """Refuses the calls that only JobMasters make."""
 
     async def job(self, job_id: str) -> JobDetail:
         raise NotImplementedError
@@ -60,7 +60,7 @@ class PartialDispatcher:
 
 
 class PartialResourceManager:
-    """Refuses what only JobMasters and TaskManagers ask; its TaskManagers have no isolation."""
+    """Refuses the calls that only JobMasters and TaskManagers make. Its TaskManagers have no isolation."""
 
     async def read_event_log(self, taskmanager: str, job_id: str, attempt: int, offset: int) -> EventLogChunk:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""An authority of somebody else, public or of a company: a root, an intermediate, and certificates of servers."""
+"""A third-party authority, public or of a company: a root, an intermediate, and certificates of servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Issued:
         return key_to_pem(self.key)
 
     def write(self, directory: Path) -> tuple[Path, Path]:
-        """As certbot names them."""
+        """Write the chain and the key with certbot's file names; returns their paths."""
         directory.mkdir(parents=True, exist_ok=True)
         chain, key = directory / "fullchain.pem", directory / "privkey.pem"
         write_public(chain, self.chain_pem)
@@ -46,7 +46,7 @@ class Issued:
 
 
 class PublicAuthority:
-    """Signs whatever it is asked for, the wrong things too."""
+    """Signs any certificate, valid or not."""
 
     def __init__(self, begin: dt.datetime) -> None:
         self._begin = begin
@@ -63,7 +63,7 @@ class PublicAuthority:
         usages: Sequence[x509.ObjectIdentifier] = USAGES,
         more: Sequence[x509.ExtensionType] = (),
     ) -> Issued:
-        """A certificate for DNS ``names``."""
+        """Issue a certificate for DNS ``names``."""
         begin = begin or self._begin
         key = key or ec.generate_private_key(ec.SECP256R1())
         builder = _builder(names[0] if names else "nobody", "intermediate", key, begin, begin + lifetime)

@@ -1,4 +1,4 @@
-"""A cluster's part in receipts, without a cluster: identities, an audit log, and the record of an ended job."""
+"""What a receipt needs from a cluster, without a cluster: identities, an audit log, and the record of an ended job."""
 
 from __future__ import annotations
 
@@ -219,6 +219,6 @@ class ReceiptWorld:
         disclose: bool = False,
         signer: TlsIdentity | None = None,
     ) -> bytes:
-        """A receipt as the command writes it."""
+        """Issue a receipt, in the format that the command writes."""
         issuer = ReceiptIssuer(signer or self.jobmanager, self.prove, clock=lambda: self.now)
         return canonical(asyncio.run(issuer.issue(record, outside, principal="ada", disclose=disclose))) + b"\n"

@@ -1,4 +1,4 @@
-"""A folder by which a test and the jobs that it submits tell each other something."""
+"""A folder through which a test and its jobs exchange files."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 
 def shared_folder(parent: Path, name: str = "shared") -> Path:
-    """The folder ``name`` in ``parent``, which every job may write: for ``[isolation] writable``, or below that."""
+    """Create the folder ``name`` in ``parent``, writable for all jobs. ``[isolation] writable`` must include it."""
     path = parent / name
     path.mkdir(exist_ok=True)
-    path.chmod(0o777)  # jobs have uids of their own
+    path.chmod(0o777)  # each job has its own uid
     return path

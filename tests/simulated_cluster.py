@@ -1,4 +1,4 @@
-"""A cluster of any size that exists on paper alone: what REST and the dashboard show of it is real, the rest is not."""
+"""A simulated cluster of any size: REST and the dashboard show it as a real one, but there are no processes or jobs."""
 
 from __future__ import annotations
 
@@ -103,19 +103,19 @@ ValueError: the amount of order 4711 is negative
 
 
 def spiffe(path: str) -> str:
-    """An identity of the simulated trust domain."""
+    """Return a SPIFFE ID of the simulated trust domain."""
     return f"spiffe://{TRUST_DOMAIN}/{path}"
 
 
 def certificate(number: int, *, begun: float, lives: float = 24 * HOUR) -> PeerCertificate:
-    """A certificate that began at ``begun``."""
+    """Return a certificate that is valid from ``begun`` on."""
     return PeerCertificate(
         serial=f"{0x7F3A9C0000 + number:x}", issuer=ISSUER, not_before=begun, not_after=begun + lives, key="EC P-256"
     )
 
 
 def job(number: int, state: JobState, now: float) -> JobDetail:
-    """Job ``number``; the higher, the later."""
+    """Return job ``number``; higher numbers start later."""
     began = int((now - 60 - number * 311 % 80_000) * 1000) if state.terminal else int((now - 42) * 1000)
     lasted = 4_000 + number * 7919 % 190_000
     ended = began + lasted if state.terminal else None
@@ -170,12 +170,12 @@ def job(number: int, state: JobState, now: float) -> JobDetail:
 
 
 async def simulated_standbys() -> tuple[str, ...] | None:
-    """One stands by; the election counts the leader's other session, which has not ended yet."""
+    """Return one standby, and the leader, whose earlier election session has not ended yet."""
     return ("jm-1", "jm-2")
 
 
 def simulated_trust() -> TrustFacts:
-    """What the JobManager trusts: one authority; an audit was a while ago."""
+    """Return the trust facts of the JobManager: one authority, and an audit half an hour ago."""
     now = time.time()
     anchor = Anchor(
         ISSUER, "CN=Sluice internal authority", "51c3", "EC P-256", now - 90 * 86400, now + 275 * 86400, True
@@ -203,7 +203,7 @@ _OPERATORS = ("Scan parquet orders", "Scan parquet countries", "SortMergeJoin", 
 
 
 def stage(number: int, of: JobDetail) -> StageReport:
-    """Stage ``number`` of seven; those before the third have ended."""
+    """Return stage ``number`` of seven; the first three have ended."""
     ended = of.state.terminal or number < 3
     running = not of.state.terminal and number in {3, 4}
     total = (64, 8, 40, 40, 24, 40, 24)[number]
@@ -232,7 +232,7 @@ def stage(number: int, of: JobDetail) -> StageReport:
 
 
 def simulated(dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager, directory: Path) -> Cluster:
-    """What REST reaches of them; what it stores is below ``directory``."""
+    """Return the cluster as REST uses it; it stores files below ``directory``."""
     store = BlobStore(directory / "blobs", 4_000_000)
     return Cluster(
         dispatcher,
@@ -256,7 +256,7 @@ def simulated(dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager
 
 
 class SimulatedOutside:
-    """Each job has connected to one destination, and was refused at another, with markup in its name."""
+    """Reports two connections of each job: one allowed, and one refused to a host with markup in its name."""
 
     async def egress_of(self, job_id: str) -> EgressConnections:
         def row(number: int, host: str, verdict: EgressVerdict) -> EgressRow:
@@ -283,7 +283,7 @@ class SimulatedOutside:
 
 
 class SimulatedSecrets:
-    """There are none."""
+    """A store without secrets."""
 
     async def choose(self, *_: object) -> tuple[()]:
         return ()
@@ -298,7 +298,7 @@ RECORDED = JobSubmission(
 
 
 class SimulatedDispatcher(PartialDispatcher):
-    """Knows ``ended`` jobs that are over, and ``running`` ones that are not."""
+    """Knows ``ended`` ended jobs and ``running`` running ones."""
 
     def __init__(self, running: int, ended: int, *, now: float | None = None) -> None:
         moment = time.time() if now is None else now
@@ -342,7 +342,7 @@ class SimulatedDispatcher(PartialDispatcher):
         self.details[job_id] = msgspec.structs.replace(found, state=JobState.CANCELED, end_time=at, timestamps=stamps)
 
     def progress(self, job_id: str, **counters: int) -> None:
-        """Move a job on."""
+        """Update the progress counters of a job."""
         found = self.details[job_id]
         self.details[job_id] = msgspec.structs.replace(
             found, progress=msgspec.structs.replace(found.progress, **counters)
@@ -451,7 +451,7 @@ class SimulatedDispatcher(PartialDispatcher):
 
 
 class SimulatedShuffle:
-    """A shuffle service with four workers, of which one is excluded and one is being drained."""
+    """A shuffle service with four workers; one is excluded and one is draining."""
 
     STATES = (WorkerState.ACTIVE, WorkerState.ACTIVE, WorkerState.EXCLUDED, WorkerState.DRAINING)
 
@@ -505,7 +505,7 @@ class SimulatedShuffle:
 
 
 class SimulatedResourceManager(PartialResourceManager):
-    """Knows ``count`` TaskManagers with ``slots`` each, and what they are connected to."""
+    """Knows ``count`` TaskManagers with ``slots`` slots each, and their connections."""
 
     def __init__(
         self,
@@ -553,7 +553,7 @@ class SimulatedResourceManager(PartialResourceManager):
         own = certificate(1, begun=self.now - 3 * HOUR)
         for number in range(1, self.count + 1):
             taskmanager = spiffe(f"taskmanager/tm-{number}")
-            # One that was not renewed at half of its life, to be seen.
+            # One certificate is past half of its lifetime and was not renewed, so that the dashboard shows it.
             begun = self.now - (17 if number == 3 else 2 + number % 9) * HOUR
             theirs = certificate(100 + number, begun=begun)
             entries.append(evidence("rpc", jobmanager, taskmanager, "accepted", theirs, self.now - 3000 + number))
@@ -572,7 +572,7 @@ class SimulatedResourceManager(PartialResourceManager):
 def evidence(  # noqa: PLR0917  a row of a table
     channel: str, local: str, peer: str, direction: str, shown: PeerCertificate, at: float, protocol: str = "TLSv1.3"
 ) -> ConnectionEvidence:
-    """One connection as ``local`` saw it."""
+    """Return the evidence of one connection, as ``local`` recorded it."""
     return ConnectionEvidence(
         channel=channel,
         local=local,

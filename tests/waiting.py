@@ -1,4 +1,4 @@
-"""Waiting for a condition that tells of no event, with a deadline."""
+"""Polls a condition that signals no event, with a deadline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 async def until(condition: Callable[[], object], what: str = "", seconds: float = DEADLINE_SECONDS) -> None:
-    """Let others run until ``condition`` holds; fail with ``what`` when it does not within ``seconds``."""
+    """Let other tasks run until ``condition`` holds; fail with ``what`` after ``seconds``."""
     loop = asyncio.get_running_loop()
     deadline, rounds = loop.time() + seconds, 0
     while not condition():
@@ -25,9 +25,9 @@ async def until(condition: Callable[[], object], what: str = "", seconds: float 
 def wait_until(
     condition: Callable[[], _T], what: str | Callable[[], str], seconds: float = DEADLINE_SECONDS, pause: float = 0.02
 ) -> _T:
-    """Block until ``condition`` answers something true, and return that; fail with ``what`` after ``seconds``.
+    """Block until ``condition`` returns a true value, and return it; fail with ``what`` after ``seconds``.
 
-    For tests without an event loop. ``pause``: seconds between two looks, more where a look is dear.
+    For tests without an event loop. ``pause`` is the polling interval in seconds; make it longer for expensive checks.
     """
     deadline = time.monotonic() + seconds
     while not (answer := condition()):

@@ -1,4 +1,4 @@
-"""Servers with one weakness each, in a thread of the test's own, and honest ones to compare them with."""
+"""Servers with one weakness each, in threads of the test process, and sound servers to compare them with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READ_SECONDS = 30.0
 
 
 def speak(connection: socket.socket) -> None:
-    """Say something to whoever is admitted, so that nobody has to wait to know; then read until they are done."""
+    """Greet an admitted client, so that it knows at once; then read until the client is done."""
     connection.sendall(b"hello\n")
     drain(connection)
 
@@ -31,7 +31,7 @@ Answer = Callable[[str, str, Mapping[str, str]], tuple[str, str, str]]
 
 
 def http(answer: Answer) -> Handler:
-    """An HTTP/1.1 server; what is not HTTP is answered with 400."""
+    """Return the handler of an HTTP/1.1 server. It answers 400 to anything that is not HTTP."""
 
     def handle(connection: socket.socket) -> None:
         data = b""
@@ -56,13 +56,13 @@ def http(answer: Answer) -> Handler:
 
 
 def http_answer(status: str, headers: str = "", body: str = "") -> Handler:
-    """Answers every request the same way."""
+    """Return the handler of an HTTP server that gives the same answer to every request."""
     return http(lambda *_: (status, headers, body))
 
 
 @contextlib.contextmanager
 def serving(handle: Handler | None = None, context: ssl.SSLContext | None = None) -> Iterator[tuple[str, int]]:
-    """Listen on a free loopback port; without ``context`` there is no TLS, and nothing is said."""
+    """Listen on a free loopback port. Without ``context`` there is no TLS, and by default no greeting."""
     handler = handle or (drain if context is None else speak)
     listening = socket.create_server(("127.0.0.1", 0))
     threads: list[threading.Thread] = []
@@ -117,7 +117,7 @@ def server_context(
     tickets: int = 0,
     chain: str = "chain.pem",
 ) -> ssl.SSLContext:
-    """TLS with the identity in ``directory``: as good as stock Python makes it, but for what is said otherwise."""
+    """Return a context with the identity in ``directory``. It is as secure as Python allows, except for the options."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = minimum, maximum
     context.num_tickets = tickets

@@ -1,4 +1,4 @@
-"""A TLS 1.3 server that does what no library can be made to do: one deliberate fault each, for the audit to find."""
+"""TLS servers with one deliberate fault each, for the audit to find. TLS libraries cannot be made to have them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _CONTEXT = b" " * 64 + b"TLS 1.3, server CertificateVerify\x00"
 
 @dataclass(frozen=True)
 class Faulty:
-    """A server with the identity in ``directory``; by default without fault.
+    """A TLS 1.3 server with the identity in ``directory``; by default without fault.
 
     Attributes:
-        alpn: chosen whatever was offered.
-        scheme: signature scheme claimed in CertificateVerify; with 0x0203 it signs with SHA-1.
-        wrong_key: sign with another key than that of the certificate.
-        early_data: bytes that its tickets allow before the handshake; negative: no tickets.
+        alpn: the protocol that it selects, even if the client did not offer it.
+        scheme: the signature scheme in CertificateVerify; with 0x0203 it signs with SHA-1.
+        wrong_key: whether to sign with another key than that of the certificate.
+        early_data: bytes of early data that its tickets allow; negative: no tickets.
     """
 
     directory: Path
@@ -104,7 +104,7 @@ class Faulty:
 
 
 def compressing(connection: socket.socket) -> None:
-    """A server of TLS 1.2 that takes the first compression method it is offered, and knows no renegotiation_info."""
+    """Serve TLS 1.2 with the first compression method that is offered, and without renegotiation_info."""
     reader = Reader(_read_record(connection)[4:])
     reader.take(34)
     reader.vector(1)
@@ -134,7 +134,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def _offered(hello: bytes) -> tuple[bytes, bytes]:
-    """Session id and the x25519 share of a ClientHello; the share is empty when there is none."""
+    """Return the session id and the x25519 share of a ClientHello; the share is empty if there is none."""
     reader = Reader(hello[4:])
     reader.take(34)
     session = reader.vector(1)
@@ -152,7 +152,7 @@ def _offered(hello: bytes) -> tuple[bytes, bytes]:
 
 
 def _await_finished(connection: socket.socket, opening: Protection) -> None:
-    """Read on until the client's Finished has come, in whichever record."""
+    """Read records until the client's Finished arrives."""
     while True:
         header = _exactly(connection, 5)
         data = _exactly(connection, int.from_bytes(header[3:5], "big"))

@@ -1,7 +1,7 @@
 """The audit as a test suite against any live cluster: ``pytest tests/audit --cluster HOME_OR_URL``.
 
-``HOME_OR_URL`` is the home of a local cluster, the https:// or http:// address of somebody's edge, or a target file
-(TOML, see docs/howto/audit.md). Without it nothing is collected here.
+``HOME_OR_URL`` is the home of a local cluster, the https:// or http:// address of a gateway, or a target file (TOML,
+see docs/howto/audit.md). Without it, no test is collected here.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _OPENED = pytest.StashKey[contextlib.ExitStack]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--cluster``, and how patient to be."""
+    """Add the options ``--cluster`` and ``--patience``."""
     group = parser.getgroup("audit")
     group.addoption("--cluster", metavar="HOME_OR_URL", help="the cluster to audit: home, URL, or target file")
     group.addoption("--patience", type=float, default=2.0, help="seconds within which a client must be refused")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The live tests are nothing without a cluster."""
+    """Ignore the live tests unless a cluster is given."""
     if collection_path.name == "test_live.py" and not config.getoption("--cluster", None):
         return True
     return None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test for each check on each listener, named after both."""
+    """Create a test for each check on each listener, named after both."""
     if "check" not in metafunc.fixturenames:
         return
     config = metafunc.config
@@ -46,5 +46,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Revoke what was handed out for the audit."""
+    """Close the subjects; this revokes the credentials that were issued for the audit."""
     config.stash.get(_OPENED, contextlib.ExitStack()).close()

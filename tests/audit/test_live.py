@@ -11,7 +11,7 @@ from sluice.audit.subject import Subject
 
 
 def test_audit(subject: Subject, check: Check) -> None:
-    """What must be so, is so."""
+    """The check passes on the listener."""
     result = run_check(subject, check)
     if result.outcome is Outcome.NOT_EXAMINED:
         pytest.skip(result.seen)
