@@ -65,7 +65,7 @@ class EnvoyAdmin:
                         return 0
                 async with session.get("http://admin/listeners?format=json") as answer:
                     document = json.loads(await read_body(answer.content, MAX_ANSWER_BYTES))
-        except (aiohttp.ClientError, OSError, TimeoutError, BodyTooLarge):
+        except (aiohttp.ClientError, OSError, TimeoutError, BodyTooLarge, ValueError):
             return 0
         for listener in document.get("listener_statuses", []):
             if listener.get("name") == wanted:

@@ -67,7 +67,7 @@ class PostgresTransaction:
         """Add ``entry``; replaces an entry with the same key."""
         if not entry.key or len(entry.key) > MAX_KEY_CHARACTERS or len(entry.value) > MAX_VALUE_BYTES:
             raise SharedStoreError(f"an entry of {self._space} is too large")
-        if self.count() >= MAX_ENTRIES:
+        if self.count() >= MAX_ENTRIES and self.get(entry.key) is None:
             raise SharedStoreError(f"{self._space} has the maximum of {MAX_ENTRIES} entries")
         key = self._key(entry.key)
         content = msgspec.msgpack.encode(_Content(entry.key, entry.group, entry.value))

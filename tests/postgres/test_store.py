@@ -84,6 +84,19 @@ def test_an_error_changes_nothing(two: tuple[PostgresStore, PostgresStore]) -> N
         assert open_.count() == 0
 
 
+def test_a_full_space_takes_no_new_entry_but_changes_those_it_has(
+    two: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.gateway.shared_store.postgres.MAX_ENTRIES", 2)
+    one, other = two
+    put(one, entry("a"), entry("b"))
+    with pytest.raises(SharedStoreError, match="the maximum of 2 entries"):
+        put(one, entry("c"))
+    put(one, entry("a", b"changed"))
+    with other.transaction("s", NOW) as open_:
+        assert {each.key: each.value for each in open_.entries()} == {"a": b"changed", "b": entry("b").value}
+
+
 def test_a_code_is_used_once_by_many_who_try(config: SharedStoreConfig) -> None:
     stores = [opened(config) for _ in range(8)]
     for number in range(10):
