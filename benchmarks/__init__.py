@@ -1,1 +1,1 @@
-"""Measurements, each beside a named peer in the same run. Run one: python -m benchmarks.NAME [--quick] [--json]."""
+"""Benchmarks, each compared with a named peer in the same run. Run: python -m benchmarks.NAME [--quick] [--json]."""

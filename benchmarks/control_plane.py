@@ -1,14 +1,14 @@
-"""What a large cluster costs its JobManager: 5,000 TaskManagers with 20,000 slots, beside 500 with 2,000.
+"""The cost of a large cluster for its JobManager: 5,000 TaskManagers with 20,000 slots, compared with 500 with 2,000.
 
-The JobManager is a process of its own with the real ResourceManager behind the real listener. The TaskManagers are
-simulated in two processes: each has an identity, a mutual TLS connection and an RPC endpoint of its own, registers,
-reports its four slots, reserves what is requested and offers it to the JobMaster; what is left out are executors, and
-everything on their disks. At each size all of them register, send two rounds of heartbeats, one job requires every slot
-and gets it, two more rounds of heartbeats report the slots in use, and the job gives everything back.
+The JobManager is a separate process with the real ResourceManager behind the real listener. The TaskManagers are
+simulated in two processes. Each has its own identity, mutual TLS connection and RPC endpoint. It registers, reports its
+four slots, reserves the requested slots and offers them to the JobMaster. Executors and everything on disk are left
+out. At each size, all TaskManagers register and send two rounds of heartbeats. Then one job requires every slot and
+gets it, two more rounds of heartbeats report the slots in use, and the job releases everything.
 
-Measured at the JobManager: processor time of each phase (handshakes are most of the first), and resident memory. The
-peer is the smaller cluster: the ratio is the growth of processor time or of memory, whichever is worse, over the growth
-of the cluster; 1 is linear.
+The benchmark measures CPU time of each phase (mostly handshakes in the first) and resident memory of the JobManager.
+The peer is the smaller cluster. The ratio is the growth of CPU time or of memory, whichever is worse, divided by the
+growth of the cluster; 1 is linear.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WORK = "benchmarks.control_plane_work"
 
 
 def identities(folder: Path, count: int) -> None:
-    """Identity directories ``jm`` and ``tm-0`` and so on: what ``TlsIdentity`` reads of them."""
+    """Create the identity directories ``jm``, ``tm-0`` and so on, with the files that ``TlsIdentity`` reads."""
     config, now = PkiConfig(), dt.datetime.now(dt.UTC)
     authorities = AuthorityStore(folder / "pki")
     authorities.ensure(config, now)
@@ -59,7 +59,7 @@ def identities(folder: Path, count: int) -> None:
 
 
 def measure(folder: Path, count: int) -> Figures:
-    """Everything once with ``count`` TaskManagers."""
+    """Run all phases once with ``count`` TaskManagers."""
     manager = Worker(WORK, "jobmanager", str(folder / "jm"))
     begun = before = manager.read()
     members = [Worker(WORK, "taskmanagers", str(int(begun["port"])), str(folder)) for _ in range(PROCESSES)]

@@ -1,7 +1,7 @@
 """The processes of :mod:`benchmarks.control_plane`: a real ResourceManager, and simulated TaskManagers.
 
-Run as ``jobmanager DIRECTORY`` or ``taskmanagers PORT DIRECTORY``; see :mod:`benchmarks.worker` for how they are told
-what to do.
+Run it as ``jobmanager DIRECTORY`` or ``taskmanagers PORT DIRECTORY``. :mod:`benchmarks.worker` defines how the
+processes get their orders.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ PROFILE = SlotProfile(cores=1, memory_mb=1024)
 JOB = "0123456789abcdef0123456789abcdef"
 TOKEN = bytes(16)
 AT_ONCE = 32
-"""Connections that one process makes, and heartbeats that it has under way, at a time."""
+"""How many connections one process opens, or heartbeats it sends, concurrently."""
 PATIENCE_SECONDS = 300.0
 HEARTBEAT_TIMEOUT_SECONDS = 600.0
-"""Nobody is to be lost while a phase takes its time."""
+"""Long, so that no TaskManager is lost during a slow phase."""
 
 
 _T = TypeVar("_T")
 
 
 class OfferGateway(Protocol):
-    """What of :class:`sluice.runtime.gateways.JobMasterGateway` is needed here."""
+    """The part of :class:`sluice.runtime.gateways.JobMasterGateway` that this benchmark needs."""
 
     @rpc(allow={Role.TASKMANAGER})
     async def offer_slot(self, offer: SlotOffer) -> bool:
@@ -78,24 +78,24 @@ class OfferGateway(Protocol):
 
 
 class Master(PermanentlyFencedRpcEndpoint):
-    """A JobMaster that takes every slot and does nothing with it."""
+    """A JobMaster that accepts every slot and does nothing with it."""
 
     def __init__(self) -> None:
         super().__init__(jobmaster_endpoint(JOB), OfferGateway, TOKEN)
         self.offered: set[str] = set()
 
     async def offer_slot(self, offer: SlotOffer) -> bool:
-        """Take it."""
+        """Accept the slot."""
         self.offered.add(offer.allocation_id)
         return True
 
     async def slots_lost(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
-        """Nobody is killed here."""
+        """Fail: no TaskManager is killed in this benchmark."""
         raise SystemExit(f"{taskmanager} lost {allocation_ids}")
 
 
 class TaskManagerSide(Protocol):
-    """What the ResourceManager asks of a TaskManager."""
+    """The calls that the ResourceManager makes to a TaskManager."""
 
     @rpc(allow={Role.JOBMANAGER})
     async def request_slot(self, request: SlotRequest) -> None:
@@ -109,7 +109,7 @@ class TaskManagerSide(Protocol):
 
 
 class TaskManager(RpcEndpoint):
-    """Four slots, an identity, and a connection of its own; no executors."""
+    """A simulated TaskManager with four slots, its own identity and its own connection, but without executors."""
 
     def __init__(self, name: str, service: RpcService) -> None:
         super().__init__(TASK_EXECUTOR, TaskManagerSide)
@@ -129,18 +129,18 @@ class TaskManager(RpcEndpoint):
                 gateway = self.peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER)
                 accepted = await _patiently(partial(gateway.register, registration))
                 break
-            except PeerUnreachable:  # a machine that is busy with other things: as TaskManagers do, begin again
+            except PeerUnreachable:  # the machine may be busy; real TaskManagers retry as well
                 await asyncio.sleep(1.0)
         self.resource_manager = self.peer.gateway(
             ResourceManagerGateway, RESOURCE_MANAGER, token=accepted.fencing_token
         )
 
     async def beat(self) -> None:
-        """One heartbeat."""
+        """Send one heartbeat."""
         await _patiently(lambda: self.resource_manager.heartbeat(SlotReport(tuple(self.slots))))
 
     async def request_slot(self, request: SlotRequest) -> None:
-        """Reserve and offer, as a TaskExecutor does."""
+        """Reserve the slot and offer it, as a TaskExecutor does."""
         self._set(request.slot, SlotState.ALLOCATED, request)
         self._offer(request)
 
@@ -150,11 +150,11 @@ class TaskManager(RpcEndpoint):
         self.hand_off(
             master.offer_slot(offer),
             then=lambda _: self._set(request.slot, SlotState.ACTIVE, request),
-            failed=lambda _: self._offer(request),  # it only took too long: nobody is killed here
+            failed=lambda _: self._offer(request),  # only a timeout is possible: no process is killed here
         )
 
     async def free_slot(self, allocation_id: str) -> None:
-        """Free it."""
+        """Free the slot."""
         for number, slot in enumerate(self.slots):
             if slot.allocation_id == allocation_id:
                 self.slots[number] = SlotStatus(number, SlotState.FREE)
@@ -196,7 +196,7 @@ async def jobmanager(directory: Path) -> None:
                 return
             if asked > deadline:
                 raise SystemExit("slots are not freed")
-            await asyncio.sleep(20 * (time.monotonic() - asked))  # asking shall not be what is measured
+            await asyncio.sleep(20 * (time.monotonic() - asked))  # the cost of polling must stay negligible
 
     say({"port": port, **_usage()})
     while order := await next_order():
@@ -232,7 +232,7 @@ async def taskmanagers(port: int, directory: Path) -> None:
 
 
 async def _patiently(call: Callable[[], Awaitable[_T]]) -> _T:
-    """A call that takes too long is made again, as TaskManagers do: the machine may be busy with other things."""
+    """Repeat a call that times out, as TaskManagers do: the machine may be busy."""
     while True:
         try:
             return await call()
@@ -241,7 +241,7 @@ async def _patiently(call: Callable[[], Awaitable[_T]]) -> _T:
 
 
 async def _each(members: Iterable[TaskManager], work: Callable[[TaskManager], Awaitable[None]]) -> None:
-    """Do ``work`` for all of them, some at a time."""
+    """Do ``work`` for all members, :data:`AT_ONCE` at a time."""
     waiting = iter(list(members))
 
     async def some() -> None:

@@ -1,13 +1,13 @@
-"""What the way out costs: a plain socket through the relay, beside a client that does CONNECT and the same TLS itself.
+"""The cost of egress: a plain socket through the relay, compared with a client that does CONNECT and TLS itself.
 
     .venv/bin/python -m benchmarks.egress [--quick] [--json]
 
 Both reach the same upstream through the same listener of the same Envoy, with the same certificate of a job and the
-same cipher: once as a process of a job has it (a plain TCP connection to the relay of its TaskManager, which encrypts),
-once as a program would have it that knows the proxy and encrypts by itself. That program is Python's ``ssl``: OpenSSL
-does the work, outside of the interpreter's lock and a record at a time, and the loop around it is the same as ours;
-what a socket's wrapper costs in Python, it costs both. ``openssl s_client`` would add two pipes, and curl its own
-buffers. Upstream and clients are processes of their own. The pairs alternate, and the ratio is the median over pairs.
+same cipher. One connects like a process of a job: a plain TCP connection to the relay of its TaskManager, which
+encrypts. The other is a program that knows the proxy and encrypts by itself. It uses Python's ``ssl``: OpenSSL does the
+work, without the GIL and one record at a time, and the loop around it is the same as in the relay, so both pay the same
+for Python's socket wrapper. ``openssl s_client`` would add two pipes, and curl its own buffers. Upstream and clients
+are separate processes. The pairs alternate, and the ratio is the median over pairs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ addresses = ["127.0.0.0/8"]
 
 
 async def measure(pairs: int, size: int) -> Result:
-    """Run all pairs, of ``size`` bytes each way."""
+    """Run all pairs, with ``size`` bytes in each direction."""
     ours: dict[str, list[float]] = {"down": [], "up": []}
     peers: dict[str, list[float]] = {"down": [], "up": []}
     async with egress_gateway() as gateway:

@@ -1,4 +1,4 @@
-"""The ends of a measured connection, each a process of its own: an upstream that counts, and a client."""
+"""The two ends of a measured connection, each in a separate process: an upstream and a client."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _DONE = b"."
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One transfer."""
+    """The result of one transfer."""
 
     bytes_per_second: float
 
 
 def upstream() -> None:
-    """Send or take what clients ask for; the port goes to standard output."""
+    """Send or receive what clients ask for; prints the port to standard output."""
     server = socket.create_server(("127.0.0.9", 0))
     print(server.getsockname()[1], flush=True)
     while True:
@@ -45,7 +45,7 @@ def _serve(connection: socket.socket) -> None:
 
 
 def client(task: dict[str, Any]) -> Measured:
-    """One transfer, from its first byte to its last; connecting is not part of it."""
+    """Do one transfer. The time is from its first byte to its last, without connecting."""
     address = (str(task["address"][0]), int(task["address"][1]))
     with socket.create_connection(address) as plain:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -53,7 +53,7 @@ def client(task: dict[str, Any]) -> Measured:
             plain.sendall(bytes.fromhex(task["first"]))
             return _transfer(plain, task)
         identity = Path(task["identity"])
-        # OpenSSL alone: the contexts of pki.tls look at each read whether the peer was revoked.
+        # Plain OpenSSL: the contexts of pki.tls would check at each read whether the peer was revoked.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False

@@ -1,16 +1,18 @@
-"""What the door costs: Envoy with passes and policy, beside bare Envoy, nginx with auth_request, and gRPC ext_authz.
+"""The cost of the gateway: Envoy with short-lived access tokens and policy, compared with three other reverse proxies.
 
     scripts/get-load-programs
     .venv/bin/python -m benchmarks.gateway [--quick] [--json]
 
-wrk keeps connections busy (HTTP/1.1, TLS 1.3) and is never the bottleneck: it takes a fraction of a proxy's time for
-each request. The upstream is an nginx that answers at once, the same for all. The doors take turns, in an order that
-rotates, and each ratio is the median over the rounds. ``nginx`` and ``gRPC`` get an API token, the cheapest credential
-for the auth service; ours gets a pass, which such a token is exchanged for.
+The others are bare Envoy, nginx with auth_request, and Envoy with gRPC ext_authz.
 
-Requests/s and CPU are those of a saturated machine. A p99 there measures the queue in front of its cores, so p99 is
-compared at one offered rate that both doors serve: half of what bare Envoy has just served at most. Each connection
-waits between its requests for a time that is exponentially distributed, whose mean gives that rate.
+wrk keeps connections busy (HTTP/1.1, TLS 1.3). It is never the bottleneck: it needs a fraction of a proxy's time for a
+request. The upstream is the same nginx for all, which answers at once. The proxies take turns in a rotating order, and
+each ratio is the median over the rounds. ``nginx`` and ``gRPC`` get an API token, the cheapest credential for the auth
+service; ours gets a short-lived access token, for which an API token is exchanged.
+
+Requests/s and CPU are measured on a saturated machine. There, p99 would measure the queue in front of the cores, so p99
+is compared at an offered rate that both proxies can serve: half of the highest rate that bare Envoy has just served.
+Each connection waits between its requests for an exponentially distributed time whose mean results in that rate.
 """
 
 from __future__ import annotations
@@ -33,30 +35,30 @@ GOAL = (
 BAR, NGINX_BAR, GRPC_BAR, P99_BAR = 0.75, 1.2, 3.0, 1.5
 CONNECTIONS = 64
 OFFERED = 0.5
-"""Of bare Envoy's highest rate: where p99 is compared."""
+"""The offered rate for p99, as a fraction of bare Envoy's highest rate."""
 PAUSES = LOAD / "pauses.lua"
 _UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One door for some seconds."""
+    """The figures of one proxy in one round."""
 
     requests_per_second: float
     p99_ms: float
     proxy_us: float
     asked_us: float
     both_ends_us: float
-    """CPU of client and upstream for each request."""
+    """CPU time of client and upstream per request."""
 
     @property
     def total_us(self) -> float:
-        """What a saturated machine spends for one request."""
+        """CPU time of all processes per request."""
         return self.proxy_us + self.asked_us + self.both_ends_us
 
 
 async def load(door: Door, seconds: int, rate: float = 0.0) -> Round:
-    """Keep ``door`` busy, or with a ``rate`` let so many requests a second come at random."""
+    """Keep ``door`` busy, or offer it ``rate`` requests per second at random times."""
     pauses = ("-s", str(PAUSES)) if rate else ()
     before = (*door.cpu(), _children())
     process = await asyncio.create_subprocess_exec(
@@ -83,7 +85,7 @@ async def load(door: Door, seconds: int, rate: float = 0.0) -> Round:
 
 
 def _children() -> float:
-    """CPU seconds of programs that have ended: each wrk, once it is waited for."""
+    """CPU seconds of child processes that have ended, which are the runs of wrk."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -91,20 +93,20 @@ def _children() -> float:
 def _found(pattern: str, text: str) -> tuple[str, ...]:
     match = re.search(pattern, text)
     if match is None:
-        raise RuntimeError(f"wrk says something else:\n{text}")
+        raise RuntimeError(f"the output of wrk does not match {pattern!r}:\n{text}")
     return match.groups()
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All rounds: of every door when saturated, and of ours and bare Envoy in pairs at one rate."""
+    """All rounds: of every proxy when saturated, and pairs of ours and bare Envoy at the same rate."""
 
     saturated: dict[str, list[Round]]
     paired: list[tuple[Round, Round]]
 
 
 async def measure(rounds: int, seconds: int) -> Measured:
-    """All doors, alternately."""
+    """Measure all proxies in turn."""
     PAUSES.write_text(
         "local mean = tonumber(os.getenv('PAUSE_MS'))\n"
         "function delay() return math.floor(0.5 - math.log(1 - math.random()) * mean) end\n"
@@ -124,7 +126,7 @@ async def measure(rounds: int, seconds: int) -> Measured:
                     f"both ends {each.both_ends_us:.0f}"
                 )
             ours, bare = opened[:2]
-            # Of this round: the machine may have less to give than in the last one.
+            # The rate of this round, because the machine may be slower than in the last one.
             rate = OFFERED * found.saturated[bare.name][-1].requests_per_second
             for order in ((ours, bare), (bare, ours)):
                 both = {door.name: await load(door, seconds, rate) for door in order}
@@ -137,7 +139,7 @@ async def measure(rounds: int, seconds: int) -> Measured:
 
 
 def result_of(found: Measured) -> Result:
-    """Medians and ratios."""
+    """Return medians and ratios."""
     measured = found.saturated
     ours, bare, nginx, grpc = (measured[name] for name in measured)
 
@@ -146,7 +148,7 @@ def result_of(found: Measured) -> Result:
 
     ratio, over_nginx, over_grpc = speed(bare), speed(nginx), speed(grpc)
     p99 = statistics.median(a.p99_ms / b.p99_ms for a, b in found.paired)
-    # What the machine's other work cannot change: CPU time of everything that takes part.
+    # CPU time of all processes, which other load on the machine does not change.
     spent = [statistics.median(each.total_us for each in rounds) for rounds in measured.values()]
     figures = {
         "times_nginx": over_nginx,
@@ -174,7 +176,7 @@ def main() -> int:
     if not (LOAD / "usr/bin/wrk").exists():
         progress("wrk and nginx are missing: run scripts/get-load-programs")
         return 2
-    # Many short rounds: what else the machine does then spoils some of them, and the medians hardly.
+    # Many short rounds: other load on the machine spoils some of them, but hardly affects the medians.
     rounds, seconds = (7, 1) if options.quick else (7, 5)
     return emit(result_of(asyncio.run(measure(rounds, seconds))), as_json=options.json)
 

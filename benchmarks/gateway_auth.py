@@ -1,4 +1,4 @@
-"""The auth service of :mod:`benchmarks.gateway` in a process of its own: as it is, or over gRPC for a peer."""
+"""The auth service of :mod:`benchmarks.gateway` in a separate process: as in the product, or over gRPC for a peer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.gateway.service import GrpcAuthorization, auth_service, run_auth
 
 
 async def serve_grpc(home: Home, socket: str) -> None:
-    """The same decision and the same audit log, asked by ``envoy.service.auth.v3.Authorization/Check``."""
+    """Serve the same decisions with the same audit log over ``envoy.service.auth.v3.Authorization/Check``."""
     async with auth_service(home, CONFIG, TRUST_DOMAIN) as service:
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((GrpcAuthorization(service.checks, lambda _: "").handler(),))
@@ -24,7 +24,7 @@ async def serve_grpc(home: Home, socket: str) -> None:
 
 
 def main(kind: str, home: str, *more: str) -> None:
-    """``auth HOME`` or ``grpc HOME SOCKET``."""
+    """Run ``auth HOME`` or ``grpc HOME SOCKET``."""
     located = Home.at(Path(home))
     if kind == "grpc":
         asyncio.run(serve_grpc(located, *more))

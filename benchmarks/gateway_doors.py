@@ -1,7 +1,7 @@
-"""The four doors that :mod:`benchmarks.gateway` compares, in front of one upstream that costs next to nothing.
+"""The four reverse proxies that :mod:`benchmarks.gateway` compares, in front of one cheap upstream.
 
-All but nginx are the same Envoy with the same listener (TLS, limits, header rules, access log): ours as the product
-runs it, ``bare`` with nobody asked, ``grpc`` with the auth service asked over gRPC about every request.
+All except nginx are the same Envoy with the same listener (TLS, limits, header rules, access log). Ours runs as in the
+product, ``bare`` without authorization, and ``grpc`` asks the auth service over gRPC about every request.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PATH = "/v1/jobs"
 LOAD = Path(__file__).resolve().parent.parent / "build" / "load"
 WORKERS = 2
 CONFIG = GatewayConfig(port=0, address_requests_per_second=1e6, principal_requests_per_second=1e6)
-"""Requests are counted against the limits as always; there is only one client here."""
+"""Requests count against the rate limits as in production, but the limits are out of reach of this single client."""
 READY_SECONDS = 30.0
 ROUTES = (
     Route("GET", "/v1/overview", "overview.read"),
@@ -74,7 +74,7 @@ JOBS = {
         for number in range(25)
     ]
 }
-"""What a list of jobs looks like, about 5 kB."""
+"""A realistic list of jobs, about 5 kB."""
 
 _ROUTER = extension(
     "envoy.filters.http.router", "envoy.extensions.filters.http.router.v3.Router", suppress_envoy_headers=True
@@ -83,7 +83,7 @@ _ROUTER = extension(
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """One way in: its port, what a client shows, and the processes whose time it costs."""
+    """A reverse proxy: its port, the credential of the client, and the processes whose CPU time counts."""
 
     name: str
     port: int
@@ -93,7 +93,7 @@ class Door:
     upstream: Sequence[int] = ()
 
     def cpu(self) -> tuple[float, float, float]:
-        """CPU seconds so far: of the proxy, of who it asks, and of the upstream."""
+        """CPU seconds so far: of the proxy, of the auth service, and of the upstream."""
         return _cpu(self.pids), _cpu(self.asked), _cpu(self.upstream)
 
 
@@ -107,7 +107,7 @@ def _cpu(pids: Sequence[int]) -> float:
 
 @dataclass(slots=True)
 class Site:
-    """A home with everything in it that the doors share."""
+    """A home with everything that the proxies share."""
 
     home: Home
     directory: Path
@@ -115,7 +115,7 @@ class Site:
     token: str = field(init=False)
 
     def prepare(self) -> None:
-        """Identities, routes, a token."""
+        """Create identities, routes and a token."""
         self.home.create()
         issuer = LocalIssuer(self.directory / "pki", PkiConfig(trust_domain=TRUST_DOMAIN))
         issuer.ensure_authorities()
@@ -127,11 +127,11 @@ class Site:
 
     @property
     def edge(self) -> Path:
-        """The identity that all doors show."""
+        """The identity of all proxies."""
         return self.home.identity(Role.GATEWAY, EDGE_NAME)
 
     def pass_(self) -> str:
-        """A pass, as the auth service issues it."""
+        """Issue a short-lived access token, as the auth service does."""
         keys = PassKeys.of(self.home)
         keys.load()
         policy = read_policy(DEFAULT_POLICY, known_operations(ROUTES))
@@ -139,13 +139,13 @@ class Site:
         return issue(principal, keys, policy, now=time.time(), lifetime=dt.timedelta(hours=1))[0]
 
     def tls(self) -> ssl.SSLContext:
-        """A client's."""
+        """Return the TLS context of a client."""
         return edge_client_context(self.authority)
 
 
 @contextlib.asynccontextmanager
 async def doors() -> AsyncIterator[list[Door]]:
-    """All of them, open."""
+    """Run all proxies within the block."""
     directory = Path(tempfile.mkdtemp(prefix="slb"))
     site = Site(Home.at(directory / "h"), directory)
     try:
@@ -170,7 +170,7 @@ async def doors() -> AsyncIterator[list[Door]]:
 
 @contextlib.asynccontextmanager
 async def _ours(site: Site, auth: int) -> AsyncIterator[Door]:
-    """As the product runs it."""
+    """Envoy as the product runs it."""
     running = asyncio.create_task(run_envoy(site.home, CONFIG, TRUST_DOMAIN))
     endpoint = site.home.run / "endpoints" / "envoy.json"
     try:
@@ -188,14 +188,14 @@ async def _ours(site: Site, auth: int) -> AsyncIterator[Door]:
 
 @contextlib.asynccontextmanager
 async def _bare(site: Site) -> AsyncIterator[Door]:
-    """The same listener, limits and upstream; nobody is asked."""
+    """Envoy with the same listener, limits and upstream, but without authorization."""
     async with _envoy(site, "bare", [*rate_limit(CONFIG), _ROUTER], []) as (port, pid):
         yield Door("bare Envoy", port, site.pass_(), [pid])
 
 
 @contextlib.asynccontextmanager
 async def _per_request_grpc(site: Site) -> AsyncIterator[Door]:
-    """The same listener; the auth service is asked over gRPC about every request."""
+    """Envoy with the same listener, which asks the auth service over gRPC about every request."""
     other = site.directory / "g"
     Home.at(other).create()
     shutil.copytree(site.home.gateway, Home.at(other).gateway, dirs_exist_ok=True)
@@ -271,7 +271,7 @@ async def _auth_request(site: Site, auth: int) -> AsyncIterator[Door]:
 async def _envoy(
     site: Site, name: str, filters: list[dict[str, object]], more: list[dict[str, object]]
 ) -> AsyncIterator[tuple[int, int]]:
-    """An Envoy with the product's listener but these filters, configured from a file."""
+    """Run an Envoy with the product's listener but these filters, configured from a file; yields its port and pid."""
     config = CONFIG
     paths = EnvoyPaths.of(site.home)
     listener: Any = edge_listener(load_source(SOURCE), config)
@@ -327,7 +327,7 @@ def _upstream_conf(directory: Path, socket: Path) -> str:
 
 @contextlib.asynccontextmanager
 async def _nginx(name: str, directory: Path, server: str) -> AsyncIterator[list[int]]:
-    """An nginx with this server; yields its worker processes."""
+    """Run an nginx with this server; yields the pids of its workers."""
     prefix = directory / f"nginx-{name}"
     prefix.mkdir()
     conf = prefix / "nginx.conf"
@@ -335,7 +335,7 @@ async def _nginx(name: str, directory: Path, server: str) -> AsyncIterator[list[
     temporary = "".join(
         f"  {each}_temp_path {prefix}/{each};\n" for each in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
-    # As root it would change to another user, who may not open the sockets.
+    # As root, nginx would switch to another user, which may not open the sockets.
     user = "user root root;\n" if os.geteuid() == 0 else ""
     conf.write_text(
         f"{user}daemon off;\nworker_processes {workers};\npid {prefix}/pid;\nerror_log {prefix}/error.log warn;\n"
@@ -355,7 +355,7 @@ async def _nginx(name: str, directory: Path, server: str) -> AsyncIterator[list[
 
 @contextlib.asynccontextmanager
 async def _python(kind: str, home: Path, *more: Path) -> AsyncIterator[int]:
-    """An auth service in a process of its own."""
+    """Run an auth service in a separate process; yields its pid."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.gateway_auth", kind, str(home), *map(str, more)
     )

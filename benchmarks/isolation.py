@@ -1,12 +1,12 @@
-"""What the sandbox costs: the start of a process, and a shuffle-heavy job, beside isolation level ``none``.
+"""The cost of the sandbox: starting a process, and a shuffle-heavy job, compared with isolation level ``none``.
 
-Starts: a program that does nothing, in a box with its guard and plain, in alternating order; the difference of each
-pair. Job: two clusters that differ in nothing but the level each run one job, and the jobs take turns: a round of one,
-a round of the other, while the rest is idle. ``ratio`` is the median over all pairs of rounds of (time in the sandbox /
-time without).
+Starts: a program that does nothing runs in a sandbox with its guard, and without, in alternating order. The figure is
+the difference of each pair. Job: two clusters, which differ only in the isolation level, each run one job. The jobs
+take turns: while one runs a round, everything else is idle. ``ratio`` is the median over all pairs of rounds of (time
+in the sandbox / time without).
 
-With ``--egress`` both jobs are in sandboxes, and the ratio is that of (time in networks of their own / time in the
-machine's): ``egress.mode`` is ``enforce`` in one cluster and ``off`` in the other.
+With ``--egress``, both jobs run in sandboxes, and the ratio is (time in job networks / time in the machine's network):
+``egress.mode`` is ``enforce`` in one cluster and ``off`` in the other.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ EXECUTORS = 2
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How the jobs of one cluster are kept."""
+    """How the jobs of one cluster are isolated."""
 
     level: IsolationLevel
     mode: EgressMode
@@ -72,7 +72,7 @@ OWN_NETWORK = Way(IsolationLevel.SANDBOX, EgressMode.ENFORCE)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured: starts, rows of one round, rounds to warm up, rounds that count, and when to stop early."""
+    """How much to measure: starts, rows per round, warm-up rounds, rounds that count, and when to stop early."""
 
     starts: int
     rows: int
@@ -86,7 +86,7 @@ FULL = Plan(starts=50, rows=2_000_000, warm_up=8, rounds=41, budget_seconds=420.
 
 
 async def measure_starts(count: int, directory: Path) -> tuple[list[float], list[float]]:
-    """Milliseconds from the wish to start to the end of a program that does nothing: in a box, and plain."""
+    """Return the milliseconds from start to end of a program that does nothing: in a sandbox, and without."""
     sandbox = await asyncio.to_thread(Sandbox.prepare, IsolationConfig())
     work = directory / "work"
     work.mkdir()
@@ -97,7 +97,7 @@ async def measure_starts(count: int, directory: Path) -> tuple[list[float], list
         for inside in (True, False) if number % 2 else (False, True):
             began = time.perf_counter()
             await _run(sandbox if inside else None, work)
-            if number:  # the first ones find nothing in the caches
+            if number:  # the first pair runs with cold caches
                 (boxed if inside else plain).append((time.perf_counter() - began) * 1000)
     return boxed, plain
 
@@ -129,11 +129,11 @@ def sluice(home: Path, verb: str, *options: str) -> str:
 
 @contextmanager
 def job(directory: Path, way: Way) -> Iterator[TextIO]:
-    """The connection to a job that runs rounds, on a cluster of its own."""
+    """Start a cluster and a job that runs rounds; yields the connection to the job."""
     progress(f"starting a cluster and a job: {way}")
     home = directory / str(way)
     home.mkdir()
-    shared = Path(tempfile.mkdtemp(prefix="rounds-"))  # a short path, for a socket, that the job's user may pass
+    shared = Path(tempfile.mkdtemp(prefix="rounds-"))  # a short path for a socket, accessible for the job's user
     shared.chmod(0o755)
     (home / "sluice.toml").write_text(CONFIG.format(level=way.level, mode=way.mode, shared=shared))
     sluice(home, "up", "--detach", "--port", "0", "--config", str(home / "sluice.toml"))
@@ -156,7 +156,7 @@ def job(directory: Path, way: Way) -> Iterator[TextIO]:
 
 
 def measure_rounds(plan: Plan, directory: Path, ours: Way, theirs: Way) -> dict[Way, list[float]]:
-    """Seconds of all rounds; the n-th rounds of the jobs ran next to each other."""
+    """Return the seconds of all rounds. The n-th rounds of both jobs ran one after the other."""
     ways = (ours, theirs)
     measured: dict[Way, list[float]] = {way: [] for way in ways}
     with ExitStack() as stack:
@@ -176,7 +176,7 @@ def measure_rounds(plan: Plan, directory: Path, ours: Way, theirs: Way) -> dict[
 
 
 def round_figures(rounds: dict[Way, list[float]]) -> tuple[dict[str, float], float]:
-    """Seconds of rounds, and the median ratio over pairs that ran next to each other."""
+    """Return the seconds of rounds, and the median ratio over pairs of consecutive rounds."""
     figures = {"load_average": os.getloadavg()[0]}
     for way, seconds in rounds.items():
         figures |= {f"shuffle_{way}_{statistic}_s": value for statistic, value in spread(seconds).items()}
@@ -184,7 +184,7 @@ def round_figures(rounds: dict[Way, list[float]]) -> tuple[dict[str, float], flo
 
 
 def summarize(boxed: list[float], plain: list[float], rounds: dict[Way, list[float]]) -> Result:
-    """Differences and ratios over pairs that ran next to each other, so that a slow minute of the machine hits both."""
+    """Return differences and ratios over pairs of consecutive runs, so that a slow minute affects both."""
     figures, ratio = round_figures(rounds)
     for name, values in (("start_sandbox", boxed), ("start_plain", plain)):
         figures |= {f"{name}_{statistic}_ms": value for statistic, value in spread(values).items()}
@@ -209,7 +209,7 @@ def main() -> int:
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--egress", action="store_true", help="what networks of their own cost jobs in sandboxes")
+    parser.add_argument("--egress", action="store_true", help="measure the cost of job networks, in sandboxes")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The pipeline that :mod:`benchmarks.isolation` measures: a shuffle for each number of rows that it is sent.
+"""The pipeline that :mod:`benchmarks.isolation` measures: a shuffle for each number of rows that it receives.
 
-Connects to the unix socket that is its first argument, and answers each line with the seconds that the
-shuffle took: two jobs can take turns that way, whatever the files are that they see.
+It connects to the unix socket in its first argument, and answers each line with the seconds that the shuffle took. In
+this way two jobs can take turns, even if they see different files.
 """
 
 from __future__ import annotations

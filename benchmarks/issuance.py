@@ -1,9 +1,9 @@
-"""What storing costs: 10,000 identities issued into a store, beside making and signing the same keys in memory.
+"""The cost of storing identities: issuing 10,000 into a store, compared with key generation and signing alone.
 
-The peer is keygen plus signing alone, in the same process: for each entry of the same inventory a new key, and a leaf
-with its names signed for it by the same authority, thrown away. Ours judges what is there, makes and signs the same,
-and ends with a store flushed to disk; the ratio is what judging and storing leave of the peer's rate. Alternating
-runs, medians. Memory is the growth of the resident set over the whole run of ours.
+The peer runs in the same process. For each entry of the same inventory it generates a key, signs a leaf with the
+entry's names by the same authority, and discards both. Ours also checks the existing identities and ends with a store
+flushed to disk. The ratio is the fraction of the peer's rate that remains. The runs alternate, and figures are medians.
+Memory is the growth of the resident set over our whole run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sluice.pki.x509 import AuthorityKind, generate_key
 
 BAR = 0.8
 FLAT_MIB = 16.0
-"""How much a run may grow the resident set and still be called flat (the leaves themselves are 20 MiB)."""
+"""The growth of the resident set up to which a run counts as flat. The leaves themselves have 20 MiB."""
 INVENTORY = """
 [[identity]]
 id = "taskmanager/tm-{{n}}"
@@ -38,12 +38,12 @@ count = {count}
 
 
 def now() -> dt.datetime:
-    """The present."""
+    """The current time."""
     return dt.datetime.now(dt.UTC)
 
 
 def alone(authority: Authority, inventory: bytes) -> tuple[float, float]:
-    """(seconds, CPU seconds) for keygen and signing, nothing kept."""
+    """Generate keys and sign leaves without storing them; returns (seconds, CPU seconds)."""
     gc.collect()
     started, cpu = time.perf_counter(), time.process_time()
     for request in parse_inventory(inventory, PkiConfig()):
@@ -55,7 +55,7 @@ def alone(authority: Authority, inventory: bytes) -> tuple[float, float]:
 
 
 def stored(file: Path, pki: Path, inventory: bytes, action: Action) -> tuple[float, float, float]:
-    """(seconds, CPU seconds, MiB of growth) for doing ``action`` to each identity of ``inventory`` in ``file``."""
+    """Do ``action`` for each identity of ``inventory`` in ``file``; returns (seconds, CPU seconds, MiB of growth)."""
     gc.collect()
     process = psutil.Process()
     before = peak = process.memory_info().rss
@@ -94,7 +94,7 @@ def main() -> int:
             progress(f"round {number} of {rounds}")
             theirs.append(alone(internal, inventory))
             ours.append(stored(folder / str(number), pki, inventory, Action.ISSUED))
-        progress("once more: nothing is due")
+        progress("one more run, in which no identity is due for renewal")
         again, *_ = stored(folder / "1", pki, inventory, Action.KEPT)
     growth = max(run[2] for run in ours)
     figures = {"leaves_in_one_run": float(count)}
@@ -103,7 +103,7 @@ def main() -> int:
             figures[f"{label}_{statistic}_leaves_per_s"] = value
     figures |= {"nothing_due_leaves_per_s": count / again, "resident_growth_mib": growth}
     ratio = statistics.median(other[0] / mine[0] for mine, other in zip(ours, theirs, strict=True))
-    # What the two take of the processor: steadier than the clock when others use the machine too.
+    # CPU time is steadier than wall time if there is other load on the machine.
     figures["cpu_ratio"] = statistics.median(other[1] / mine[1] for mine, other in zip(ours, theirs, strict=True))
     goal = (
         f"issuing {count} leaves into a store at {BAR:.0%} or more of the rate of keygen plus signing alone, "

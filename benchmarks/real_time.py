@@ -1,12 +1,12 @@
-"""How long a row takes through the shuffle of a query in real-time mode, beside Spark's own without TLS.
+"""The latency of a row through the shuffle of a real-time query, compared with Spark's own shuffle without TLS.
 
-Two jobs with two executors each run side by side and take turns: 50 rows a second for one, then for the other. *Ours*
-sends rows through two shuffle workers over mutual TLS; Spark's own manager sends them from executor to executor in
-plaintext, through servers in its map tasks. A row's time is that from the expression before the shuffle to the one
-behind it, by one machine's clock. ``ratio`` is that of the medians over all rows.
+Two jobs with two executors each run side by side and take turns: 50 rows per second for one, then for the other. *Ours*
+sends rows through two shuffle workers over mutual TLS. Spark's own manager sends them from executor to executor in
+plaintext, through servers in its map tasks. The latency of a row is the time from the expression before the shuffle to
+the expression behind it, by the clock of the same machine. ``ratio`` is the ratio of the medians over all rows.
 
-``holds`` says whether three bars hold: a ratio of at most 0.5, and ours at most 10 ms in the median and 40 ms for 99
-rows of 100.
+``holds`` says whether three bars hold: a ratio of at most 0.5, and a latency of ours of at most 10 ms in the median and
+40 ms in the 99th percentile.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OURS, STOCK = "ours", "spark"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Rows of one round, rounds to warm up, and rounds that count."""
+    """How much to measure: rows per round, warm-up rounds, and rounds that count."""
 
     rows: int
     warm_up: int
@@ -51,7 +51,7 @@ FULL = Plan(rows=200, warm_up=2, rounds=6)
 
 
 def contenders(spark: SparkRuntime, directory: Path) -> tuple[dict[str, Job], ShuffleWorkers]:
-    """Both jobs, and the workers of one."""
+    """Return both jobs, and the shuffle workers of one."""
     config = PkiConfig()
     issuer = LocalIssuer(directory / "pki", config)
     issuer.ensure_authorities()
@@ -68,7 +68,7 @@ def contenders(spark: SparkRuntime, directory: Path) -> tuple[dict[str, Job], Sh
 
 
 async def measure(plan: Plan, jobs: Mapping[str, Job]) -> dict[str, list[float]]:
-    """The times of all rows, in milliseconds."""
+    """Return the latencies of all rows, in milliseconds."""
     found: dict[str, list[float]] = {name: [] for name in jobs}
     for number in range(plan.warm_up + plan.rounds):
         for name, job in list(jobs.items())[:: 1 if number % 2 else -1]:
@@ -81,12 +81,12 @@ async def measure(plan: Plan, jobs: Mapping[str, Job]) -> dict[str, list[float]]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that ``share`` of all do not exceed."""
+    """Return the value that a fraction ``share`` of all values does not exceed."""
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
 def summarize(found: Mapping[str, Sequence[float]]) -> Result:
-    """All figures, and whether the bars hold."""
+    """Return all figures, and whether the bars hold."""
     figures = {"rows": float(len(found[OURS]))}
     for name, times in found.items():
         figures[f"{name}_min_ms"] = min(times)

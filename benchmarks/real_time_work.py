@@ -1,7 +1,7 @@
-"""The driver's program of :mod:`benchmarks.real_time`.
+"""The driver program of :mod:`benchmarks.real_time`.
 
-For each number it gives the query so many rows, and answers with the milliseconds that each took from its map task to
-its reduce task.
+It reads numbers of rows. For each number it sends as many rows to the query, and answers with the milliseconds that
+each row took from its map task to its reduce task.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 SOURCES = 2
 LONG = 1 << 40
-"""Added to each number: py4j makes an Integer of a small one, which the source does not take."""
+"""Added to each number, because py4j converts small numbers to Integer, which the source does not accept."""
 BATCH = "5 seconds"
 GAP_SECONDS = 0.02
 ROW_SECONDS = 90.0
@@ -26,7 +26,7 @@ NOW = "cast(reflect('java.lang.System', 'nanoTime') as bigint)"
 
 
 def sink(folder: str) -> Any:  # noqa: ANN401  # Spark's stubs have no type for it
-    """A file for each partition and batch. A class of this function, so that it travels to the executors."""
+    """Return a sink that writes a file for each partition and batch. The local class is sent to the executors."""
 
     class Files:
         def open(self, partition: int, epoch: int) -> bool:
@@ -44,7 +44,7 @@ def sink(folder: str) -> Any:  # noqa: ANN401  # Spark's stubs have no type for 
 
 
 class Query:
-    """A query with one shuffle in real-time mode."""
+    """A query in real-time mode with one shuffle."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         jvm = spark._jvm  # noqa: SLF001  # the source has no other interface for Python
@@ -64,7 +64,7 @@ class Query:
         self._query = writer.trigger(realTime=BATCH).start()  # type: ignore[call-overload]  # not in the stubs
 
     def send(self, count: int) -> list[float]:
-        """Give it ``count`` rows, one at a time; how long each took through the shuffle, in milliseconds."""
+        """Send ``count`` rows, one at a time; returns how long each took through the shuffle, in milliseconds."""
         first, self._given = self._given, self._given + count
         for value in range(first, self._given):
             given = self._jvm.java.util.ArrayList()
@@ -77,7 +77,7 @@ class Query:
             if len(found) == self._given:
                 return [found[value] / 1e6 for value in range(first, self._given)]
             time.sleep(0.1)
-        raise RuntimeError(f"not all rows came: {self._query.exception()}")
+        raise RuntimeError(f"not all rows arrived: {self._query.exception()}")
 
     def _found(self) -> dict[int, int]:
         lines = [line for path in self._results.iterdir() for line in path.read_text().splitlines()]

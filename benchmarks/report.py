@@ -1,4 +1,4 @@
-"""The form in which every measurement reports: a table for people, one JSON object for programs."""
+"""The report format of all benchmarks: a table for people, or one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One measurement.
+    """The result of one benchmark.
 
     Attributes:
         benchmark: the module's name.
         figures: values with their units in the names.
-        ratio: ours over the peer's (or the other way round when more is better; the goal says which).
+        ratio: ours divided by the peer's, or the inverse if more is better; the goal says which.
         goal: the bar in words.
         bar: the bar as a number.
         holds: whether ``ratio`` meets the bar.
@@ -40,7 +40,7 @@ def arguments(
     *,
     more: Callable[[argparse.ArgumentParser], None] = lambda _: None,
 ) -> argparse.Namespace:
-    """The options every measurement has, and ``more`` of this one."""
+    """Parse the options of all benchmarks, and those that ``more`` adds."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--quick", action="store_true", help="within 60 seconds on 2 cores; same meaning, more noise")
@@ -49,18 +49,18 @@ def arguments(
 
 
 def progress(line: str) -> None:
-    """Say what is being measured, on standard error."""
+    """Report progress on standard error."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Minimum, median and maximum: these machines are shared and noisy."""
+    """Return minimum, median and maximum, because benchmark machines are shared and noisy."""
     return {"min": min(values), "median": statistics.median(values), "max": max(values)}
 
 
 def emit(result: Result, *, as_json: bool) -> int:
-    """Print ``result``; returns the exit code (0 the bar holds, 1 it does not)."""
+    """Print ``result``; returns the exit code: 0 if the bar holds, 1 if not."""
     if as_json:
         document = {
             "benchmark": result.benchmark,

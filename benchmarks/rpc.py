@@ -1,11 +1,11 @@
-"""What a call costs: asks over mutual TLS, beside unary calls of ``grpc.aio`` with the same certificates.
+"""The cost of an RPC call: asks over mutual TLS, compared with unary calls of ``grpc.aio`` with the same certificates.
 
-Both do the same work: a client process sends a heartbeat of a TaskManager with four slots, decoded into the same type,
-to a server process that answers a number. Callers ask again as soon as they are answered: 64 on one connection, and 16
-on each of 32 connections of 32 identities; for latency one caller, on one connection. Short runs of ours and of the
-peer alternate; throughput is the median of the paired ratios, the lesser of one and many connections, and latencies
-are those of the calmest of the runs, for these machines are shared. The figures of one caller on each of 32
-connections, where there is nothing to batch, are given as well.
+Both do the same work: a client process sends a heartbeat of a TaskManager with four slots to a server process, which
+decodes it into the same type and answers a number. Each caller asks again as soon as it is answered. There are 64
+callers on one connection, and 16 on each of 32 connections of 32 identities; for latency, there is one caller on one
+connection. Short runs of ours and of the peer alternate. The throughput ratio is the median of the paired ratios, for
+one or many connections, whichever is lower. Latencies are from the quietest run, because the machines are shared. The
+figures of one caller on each of 32 connections, where nothing can be batched, are reported as well.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ LOADS = {
     "unbatched": {"peers": PEERS, "callers": PEERS},
     "alone": {"peers": 1, "callers": 1},
 }
-"""Connections and callers, by name."""
+"""Numbers of connections and callers, by name of the load."""
 
 
 def identities(folder: Path) -> tuple[Path, list[Path]]:
-    """Identity directories of a JobManager and of :data:`PEERS` TaskManagers."""
+    """Create the identity directories of a JobManager and of :data:`PEERS` TaskManagers."""
     config = PkiConfig()
     issuer = LocalIssuer(folder / "pki", config)
     issuer.ensure_authorities()
@@ -49,7 +49,7 @@ def identities(folder: Path) -> tuple[Path, list[Path]]:
 
 
 def measure(folder: Path, rounds: int, seconds: float) -> dict[tuple[str, str], list[Figures]]:
-    """All runs, by load and kind."""
+    """Return all runs, by load and kind."""
     server, clients = identities(folder)
     runs: dict[tuple[str, str], list[Figures]] = defaultdict(list)
     workers: list[Worker] = []
@@ -74,7 +74,7 @@ def measure(folder: Path, rounds: int, seconds: float) -> dict[tuple[str, str], 
 
 
 def summarize(runs: dict[tuple[str, str], list[Figures]]) -> tuple[Figures, float, bool]:
-    """(figures, the ratio of throughput, whether latency is not worse)."""
+    """Return the figures, the throughput ratio, and whether latency is not worse."""
     figures: Figures = {}
     ratios = {}
     for name in LOADS:

@@ -1,7 +1,7 @@
-"""What both sides of :mod:`benchmarks.rpc` do: the same call with the same content, ours and grpc.aio's.
+"""Server and client processes of :mod:`benchmarks.rpc`: the same call with the same content, ours and with grpc.aio.
 
-Run as a process of its own: ``serve`` prints the port it serves and goes on until its standard input ends, ``drive``
-takes loads from its standard input, one JSON object a line, and answers each with what it measured.
+``serve`` prints its port and serves until its standard input ends. ``drive`` reads loads from its standard input, one
+JSON object per line, and answers each with its measurements.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIMEOUT_SECONDS = 30.0
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True):
-    """As large as a heartbeat of a TaskManager with four slots."""
+    """A message of the size of a heartbeat of a TaskManager with four slots."""
 
     name: str
     number: int
@@ -39,11 +39,11 @@ BEAT = Beat("taskmanager-17", 4711, tuple((slot, "ACTIVE", f"{slot:032x}", "f" *
 
 
 class BeatGateway(Protocol):
-    """The one call."""
+    """The interface with the measured call."""
 
     @rpc(allow={Role.TASKMANAGER}, timeout=TIMEOUT_SECONDS)
     async def beat(self, beat: Beat) -> int:
-        """Answer the number of ``beat``."""
+        """Return the number of ``beat``."""
         ...
 
 
@@ -71,7 +71,7 @@ async def serve_sluice(directory: Path) -> None:
 
 
 async def serve_grpc(directory: Path) -> None:
-    """Serve with ``grpc.aio``, the same content decoded into the same type."""
+    """Serve with ``grpc.aio``; the same content is decoded into the same type."""
     decode, encode = msgspec.msgpack.Decoder(Beat).decode, msgspec.msgpack.Encoder().encode
 
     async def beat(request: Beat, context: object) -> int:
@@ -91,7 +91,7 @@ async def serve_grpc(directory: Path) -> None:
 
 @asynccontextmanager
 async def sluice_peers(port: int, directories: Sequence[Path]) -> AsyncIterator[list[Ask]]:
-    """One stream for each identity."""
+    """Open one connection for each identity."""
     services = [RpcService(TlsIdentity(directory)) for directory in directories]
     peers = [await service.connect("127.0.0.1", port) for service in services]
 
@@ -105,7 +105,7 @@ async def sluice_peers(port: int, directories: Sequence[Path]) -> AsyncIterator[
 
 @asynccontextmanager
 async def grpc_peers(port: int, directories: Sequence[Path]) -> AsyncIterator[list[Ask]]:
-    """One channel, with a connection of its own, for each identity."""
+    """Open one channel with its own connection for each identity."""
     decode, encode = msgspec.msgpack.Decoder(int).decode, msgspec.msgpack.Encoder().encode
     channels = []
     for directory in directories:
@@ -125,7 +125,7 @@ async def grpc_peers(port: int, directories: Sequence[Path]) -> AsyncIterator[li
 
 
 async def measure(asks: Sequence[Ask], callers: int, seconds: float) -> dict[str, float]:
-    """``callers`` in all, spread over ``asks``, each asking again as soon as it is answered."""
+    """Run ``callers`` callers, spread over ``asks``. Each asks again as soon as it is answered."""
     latencies: list[float] = []
     clock = time.perf_counter
     deadline = clock() + seconds
@@ -149,7 +149,7 @@ async def measure(asks: Sequence[Ask], callers: int, seconds: float) -> dict[str
 
 
 async def drive(kind: str, port: int, directories: Sequence[Path]) -> None:
-    """Carry out loads until standard input ends."""
+    """Run loads until standard input ends."""
     connected = sluice_peers if kind == "sluice" else grpc_peers
     async with connected(port, directories) as asks:
         while load := await next_order():
@@ -166,7 +166,7 @@ async def _until_told(port: int) -> None:
 
 
 def main() -> None:
-    """``serve|drive sluice|grpc [PORT] DIRECTORY…``."""
+    """Run ``serve|drive sluice|grpc [PORT] DIRECTORY…``."""
     verb, kind, *rest = sys.argv[1:]
     if verb == "serve":
         work = (serve_sluice if kind == "sluice" else serve_grpc)(Path(rest[0]))

@@ -1,8 +1,8 @@
-"""What sealing costs: a sort and a wide groupBy on sealed and unsealed shuffles of ours, beside Spark's own.
+"""The cost of sealing: a sort and a wide groupBy with our shuffle, sealed and unsealed, compared with Spark's own.
 
-As :mod:`benchmarks.shuffle`: jobs with the same executors run side by side and take turns. Ours goes through a shuffle
-worker over mutual TLS, once as it is and once sealed (AES-256-GCM in the executors, besides TLS); Spark's own goes
-without and with TLS. ``ratio`` is the median over rounds that ran next to each other of (time sealed / time of Spark
+As in :mod:`benchmarks.shuffle`, jobs with the same executors run side by side and take turns. Ours goes through a
+shuffle worker over mutual TLS, once unsealed and once sealed (AES-256-GCM in the executors, in addition to TLS).
+Spark's own runs without and with TLS. ``ratio`` is the median over consecutive rounds of (time sealed / time of Spark
 without TLS).
 
 ``holds`` says whether three bars hold: sealed at most 1.0 times the time of Spark without TLS, at most 0.85 times that
@@ -54,7 +54,7 @@ GOAL = (
 
 @dataclass
 class Watched(Contender):
-    """A job of which it is known what its workers did."""
+    """A job that records the CPU time of its workers for each round."""
 
     worker_cpu: list[float] = field(default_factory=list)
 
@@ -67,7 +67,7 @@ class Watched(Contender):
 
 
 def sealed_and_others(directory: Path) -> list[Contender]:
-    """Those of :mod:`benchmarks.shuffle`, and ours sealed."""
+    """Return the contenders of :mod:`benchmarks.shuffle`, and ours sealed."""
     found: list[Contender] = [
         Watched(each.name, each.job, each.workers)
         for each in contenders(find_spark_runtime(), directory, all_engines=False)
@@ -83,7 +83,7 @@ def sealed_and_others(directory: Path) -> list[Contender]:
 
 
 def summarize(plan: Plan, measured: Mapping[str, list[Round]], worker_cpu: Mapping[str, list[float]]) -> Result:
-    """All figures, and whether the bars hold."""
+    """Return all figures, and whether the bars hold."""
     gigabytes = plan.rows * ROW_BYTES * ROUNDS_SHUFFLE_ROWS / 1e9
     figures = {"shuffled_gb_per_round": gigabytes, "rounds": float(len(measured[SEALED]))}
     for name, rounds in measured.items():

@@ -1,14 +1,14 @@
-"""What the remote shuffle costs: a sort and a wide groupBy, beside Spark's own shuffle without and with TLS.
+"""The cost of the remote shuffle: a sort and a wide groupBy, compared with Spark's own shuffle without and with TLS.
 
-Jobs with the same executors run side by side and take turns: one round of one, one of the next, while the rest is
-idle. *Ours* pushes everything to a shuffle worker and reads it back, over mutual TLS; Spark's own writes to local
-disk and reads three quarters of it from the three other executors, in plaintext or over TLS. ``ratio`` is the median
-over rounds that ran next to each other of (time of ours / time of Spark without TLS). CPU time is that of all processes
-of a job, the shuffle worker's included. Peak memory is resident, of each process.
+Jobs with the same executors run side by side and take turns: while one runs a round, all others are idle. *Ours* pushes
+all data to a shuffle worker and reads it back, over mutual TLS. Spark's own shuffle writes to local disk and reads
+three quarters of the data from the three other executors, in plaintext or over TLS. ``ratio`` is the median over
+consecutive rounds of (time of ours / time of Spark without TLS). CPU time includes all processes of a job and the
+shuffle worker. Peak memory is the resident memory of each process.
 
 ``holds`` says whether four bars hold: ours at most 1.0 times Spark without TLS and at most 0.85 times Spark with TLS,
-both in time and in CPU time. Spark with TLS is what Spark itself has, the JDK's; with ``--all-engines`` the same on
-OpenSSL's engine is measured, too.
+both in time and in CPU time. Spark with TLS uses the JDK's TLS, as Spark itself does; ``--all-engines`` also measures
+it with OpenSSL's engine.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ PLAIN, TLS, OURS, TLS_OPENSSL = "spark", "spark_tls", "ours", "spark_tls_openssl
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured: rows of one round, rounds to warm up, rounds that count, and when to stop early.
+    """How much to measure: rows per round, warm-up rounds, rounds that count, and when to stop early.
 
-    Rounds to warm up have as many rows: Spark writes that number into the code that it generates and compiles.
+    Warm-up rounds have the same number of rows, because Spark writes that number into the code that it generates.
     """
 
     rows: int
@@ -76,7 +76,7 @@ class Round:
 
 @dataclass
 class Contender:
-    """One job, and the workers that are its alone."""
+    """One job, and its own shuffle workers, if it uses any."""
 
     name: str
     job: Job
@@ -89,7 +89,7 @@ class Contender:
         return Round(wall, cpu + (self.workers.cpu_seconds() - before if self.workers else 0.0))
 
     def peak_memory_mb(self) -> dict[str, float]:
-        """The most that each process had in memory so far."""
+        """Return the peak resident memory of each process so far."""
         processes = {f"executor_{number}": jvm.pid for number, jvm in self.job.executors.items()}
         if self.workers:
             processes.update({name.replace("-", "_"): each.pid for name, each in self.workers.processes.items()})
@@ -103,7 +103,7 @@ def _peak_mb(pid: int) -> float:
 
 
 def contenders(spark: SparkRuntime, directory: Path, *, all_engines: bool) -> list[Contender]:
-    """The jobs that are measured."""
+    """Return the jobs to measure."""
     config = PkiConfig()
     issuer = LocalIssuer(directory / "pki", config)
     issuer.ensure_authorities()
@@ -124,7 +124,7 @@ def contenders(spark: SparkRuntime, directory: Path, *, all_engines: bool) -> li
 
 
 async def measure(plan: Plan, jobs: list[Contender]) -> dict[str, list[Round]]:
-    """All rounds of all jobs; the n-th rounds of the jobs ran next to each other."""
+    """Return all rounds of all jobs. The n-th rounds of the jobs ran one after the other."""
     measured: dict[str, list[Round]] = {each.name: [] for each in jobs}
     stop_at = time.monotonic() + plan.budget_seconds
     for number in range(plan.warm_up + plan.rounds):
@@ -140,13 +140,13 @@ async def measure(plan: Plan, jobs: list[Contender]) -> dict[str, list[Round]]:
 
 
 def ratio(measured: Mapping[str, list[Round]], ours: str, theirs: str, value: Callable[[Round], float]) -> float:
-    """The median over rounds that ran next to each other, so that a slow minute of the machine hits both."""
+    """Return the median ratio over consecutive rounds, so that a slow minute of the machine affects both."""
     pairs = zip(measured[ours], measured[theirs], strict=True)
     return statistics.median(value(first) / value(second) for first, second in pairs)
 
 
 def summarize(plan: Plan, measured: Mapping[str, list[Round]], peaks: Mapping[str, Mapping[str, float]]) -> Result:
-    """All figures, and whether the bars hold."""
+    """Return all figures, and whether the bars hold."""
     gigabytes = plan.rows * ROW_BYTES * ROUNDS_SHUFFLE_ROWS / 1e9
     figures = {"shuffled_gb_per_round": gigabytes, "rounds": float(len(measured[OURS]))}
     for name, rounds in measured.items():
@@ -187,7 +187,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--quick", action="store_true", help="within 60 seconds on 2 cores; same meaning, more noise")
-    parser.add_argument("--all-engines", action="store_true", help="Spark's own shuffle on OpenSSL's engine as well")
+    parser.add_argument("--all-engines", action="store_true", help="also measure Spark's own shuffle with OpenSSL")
     options = parser.parse_args()
     plan = QUICK if options.quick else FULL
     return emit(asyncio.run(run(plan, all_engines=options.all_engines)), as_json=options.json)

@@ -1,6 +1,6 @@
-"""The pipeline that :mod:`benchmarks.spark_tls` measures: one shuffle for each number of rows it reads from its input.
+"""The pipeline that :mod:`benchmarks.spark_tls` measures: one shuffle for each number of rows that it reads.
 
-Answers each line with the seconds the shuffle took, on a line of its own.
+It answers each input line with a line that has the seconds of the shuffle.
 """
 
 from __future__ import annotations

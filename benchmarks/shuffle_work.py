@@ -1,8 +1,8 @@
 """The pipeline that :mod:`benchmarks.shuffle` measures: a global sort and a wide groupBy of the same rows.
 
-Each line of its input is a number of rows; answers with the seconds the two took together. Rows are made by the CPU
-in no time, half of their bytes random and half not, and are wide, so that little else than the shuffle is measured:
-of narrow rows the sort and the hash table cost many times what moving them does.
+Each input line is a number of rows. The pipeline answers with the total seconds of both. Rows are cheap to generate,
+half of their bytes are random, and they are wide, so that the time is mostly that of the shuffle. With narrow rows, the
+sort and the hash table would cost many times as much as moving the data.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ COLUMN_BYTES = 240
 NOISE_BYTES = 1 << 18
 PATTERN_BYTES = 16
 ROW_BYTES = 8 + 3 * 8 + 2 * COLUMN_BYTES
-"""Of a row as Spark shuffles it: null bits, the key, where the two columns are, and these."""
+"""The size of a row as Spark shuffles it: null bits, the key, the offsets of the two columns, and the columns."""
 ROUNDS_SHUFFLE_ROWS = 2
 """Both the sort and the groupBy shuffle every row."""
 
 
 def _place(among: int) -> Column:
-    """Where a row's column begins, counted from one."""
+    """Return the 1-based offset of a row's column in the source bytes."""
     return f.pmod("key", f.lit(among)).cast("int") + 1
 
 
@@ -42,7 +42,7 @@ def main() -> None:
         rows = keys.select("key", *columns)
         start = time.perf_counter()
         rows.sort("key").write.format("noop").mode("overwrite").save()
-        # Every key is there once: nothing is combined before the shuffle, whatever Spark tries.
+        # Keys are unique, so partial aggregation combines nothing before the shuffle.
         wide = rows.groupBy("key").agg(*(f.max(name) for name in rows.columns if name != "key"))
         wide.write.format("noop").mode("overwrite").save()
         print(time.perf_counter() - start, flush=True)

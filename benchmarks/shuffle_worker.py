@@ -1,9 +1,9 @@
-"""One shuffle worker beside the barest loop that can do it: CPU seconds per GB for the same bytes on the same core.
+"""One shuffle worker compared with a minimal loop: CPU seconds per GB for the same bytes on the same core.
 
-The peer is one thread with ``ssl.SSLSocket.recv_into`` and ``os.write`` (for fetches ``os.readv`` and ``sendall``): no
-index, no checksum, no credits, no partitions. Ours does all of that, over TLS 1.3 with AES-128-GCM and certificates on
-both sides, as the peer. Both servers are pinned to one core, who loads them to another; rounds alternate, and the best
-of each counts.
+The peer is one thread with ``ssl.SSLSocket.recv_into`` and ``os.write`` (for fetches ``os.readv`` and ``sendall``),
+without index, checksums, credits and partitions. Ours has all of these. Both use TLS 1.3 with AES-128-GCM and mutual
+authentication. Both servers are pinned to one core, and the load driver to another. Rounds alternate, and the best
+round of each counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WAYS = ("push", "fetch")
 
 
 class Bench:
-    """The three processes."""
+    """The three processes: both servers and the load driver."""
 
     def __init__(self, directory: Path) -> None:
         config = PkiConfig()
@@ -50,7 +50,7 @@ class Bench:
         self._shuffle = 0
 
     def round(self, server: str, way: str, size: int, connections: int = 1) -> dict[str, float]:
-        """Push or fetch ``size`` bytes; MB/s and the server's CPU seconds per GB."""
+        """Push or fetch ``size`` bytes; returns MB/s and the server's CPU seconds per GB."""
         before = self._servers[server].ask()["cpu"]
         if server == "sluice" and way == "push":
             self._servers[server].ask(release=True)
@@ -63,7 +63,7 @@ class Bench:
         return {"mb_per_s": size / 1e6 / done["seconds"], "cpu_s_per_gb": cpu / size * GB}
 
     def peaks(self) -> dict[str, float]:
-        """Peak memory of our worker."""
+        """Return the peak memory of our worker."""
         answer = self._servers["sluice"].ask()
         return {
             "sluice_managed_memory_peak_mib": answer["memory_peak_bytes"] / 2**20,
@@ -77,7 +77,7 @@ class Bench:
 
 
 def measure(*, quick: bool) -> Result:
-    """All rounds."""
+    """Run all rounds."""
     size = (512 if quick else 1024) << 20
     size -= size % (FRAME_BYTES * 64)
     rounds = 4 if quick else 7
@@ -102,7 +102,7 @@ def _measure(bench: Bench, size: int, rounds: int) -> Result:
                 f"{server} {way} {values[-1]['cpu_s_per_gb']:.2f} CPU s/GB" for (server, way), values in seen.items()
             )
         )
-    # What the kernel does for others and for the disk adds to a round, and never takes away: the best round counts.
+    # Kernel work for the disk and for other processes can only add to a round, so the best round counts.
     for (server, way), values in seen.items():
         cpu = [each["cpu_s_per_gb"] for each in values]
         figures[f"{server}_{way}_mb_per_s"] = max(each["mb_per_s"] for each in values)

@@ -1,7 +1,7 @@
-"""The processes of :mod:`benchmarks.shuffle_worker`: our worker, the barest loop, and who loads them both.
+"""The processes of :mod:`benchmarks.shuffle_worker`: our worker, the minimal loop, and the load driver.
 
-``sluice DIRECTORY CORE`` and ``barest DIRECTORY CORE`` serve: they say their port, and answer each line of their
-standard input with the CPU seconds they have used. ``drive DIRECTORY CORE`` takes loads and answers with figures.
+``sluice DIRECTORY CORE`` and ``barest DIRECTORY CORE`` serve: they print their port, and answer each line of their
+standard input with the CPU seconds that they have used. ``drive DIRECTORY CORE`` reads loads and answers with figures.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ MAP_FRAMES = 64
 PARTITIONS = 64
 CREDIT_BYTES = 32 << 20
 BAREST = struct.Struct("<cQ")
-"""What the barest loop is told: ``p`` or ``f``, and how many bytes."""
+"""A request to the minimal loop: ``p`` (push) or ``f`` (fetch), and the number of bytes."""
 
 
 def cpu_seconds() -> float:
-    """Of this process so far, in user and kernel."""
+    """CPU time of this process so far, user and system."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def say(**figures: float) -> None:
-    """One line to whoever started this process."""
+    """Print one line of figures to the parent process."""
     sys.stdout.write(json.dumps(figures) + "\n")
     sys.stdout.flush()
 
@@ -68,7 +68,7 @@ def answer_lines(figures: Callable[[], dict[str, float]]) -> None:
 
 
 async def serve_sluice(directory: Path) -> None:
-    """Our worker, with everything that it does."""
+    """Run our complete worker."""
     identity = TlsIdentity(directory / "worker")
     config = WorkerConfig((directory / "data",), max_connections_per_peer=1024)
     worker = ShuffleWorker(config, identity)
@@ -89,7 +89,7 @@ async def serve_sluice(directory: Path) -> None:
 
 
 def serve_barest(directory: Path) -> None:
-    """One thread, ``ssl.SSLSocket.recv_into``, ``os.write``; nothing else."""
+    """Run the minimal loop: one thread with ``ssl.SSLSocket.recv_into`` and ``os.write``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(directory / "worker" / "chain.pem", directory / "worker" / "key.pem")
@@ -130,7 +130,7 @@ JOB = "a" * 32
 
 
 class Driver:
-    """Loads a server over native streams, so that the server is what is measured."""
+    """Loads a server over native streams, so that the server is the bottleneck."""
 
     def __init__(self, directory: Path) -> None:
         identity = TlsIdentity(directory / "executor")
@@ -138,7 +138,7 @@ class Driver:
         self._data = os.urandom(FRAME_BYTES)
 
     def run(self, order: dict[str, int | str]) -> float:
-        """Do what ``order`` says, over as many connections as it says; returns the seconds it took."""
+        """Carry out ``order`` over the number of connections that it names; returns the seconds that it took."""
         work = {"push": self._push, "fetch": self._fetch, "barest-push": self._barest, "barest-fetch": self._barest}
         count = int(order["connections"])
         streams = [self._connect(int(order["port"])) for _ in range(count)]
@@ -260,7 +260,7 @@ def _next(stream: BulkStream, view: memoryview) -> Header:
 
 
 def drive(directory: Path) -> None:
-    """Take loads, answer with what they took."""
+    """Read loads, and answer each with the time that it took."""
     driver = Driver(directory)
     say(ready=1)
     for line in sys.stdin:

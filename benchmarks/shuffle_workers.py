@@ -1,6 +1,6 @@
-"""Shuffle workers as processes of their own, and who is given which: a shuffle service without a manager.
+"""A shuffle service without a manager: shuffle workers in separate processes, with fixed allocations.
 
-Allocations are fixed: every shuffle gets all workers. The data plane is the real one.
+Every shuffle gets all workers. The data plane is the real one.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ MAX_SHUFFLES_PER_CONTEXT = 1 << 20
 
 @dataclass
 class ShuffleWorkers:
-    """``count`` workers that serve the jobs in ``jobs``; ``replicas`` of them keep each map's output.
+    """Runs ``count`` workers that serve the jobs in ``jobs``; ``replicas`` of them keep each map's output.
 
-    ``options`` are more of ``python -m sluice.runtime.shuffle.worker``, or of another ``module`` that is run alike.
+    ``options`` are further options of ``python -m sluice.runtime.shuffle.worker``, or of another ``module`` with the
+    same interface.
     """
 
     directory: Path
@@ -57,7 +58,7 @@ class ShuffleWorkers:
                 await self.start_worker(f"shuffle-worker-{number}")
 
     async def start_worker(self, name: str, port: int = 0) -> None:
-        """Start one worker, on what is in its directory if there is anything."""
+        """Start one worker. It recovers the data in its directory, if there is any."""
         identity = self.directory / name / "identity"
         if not identity.exists():
             worker = SpiffeId.process(self.trust_domain, Role.SHUFFLE_WORKER, name)
@@ -85,23 +86,23 @@ class ShuffleWorkers:
         self._addresses[name] = WorkerAddress(name, host, int(bound))
 
     def data(self, name: str) -> Path:
-        """Where a worker keeps its data."""
+        """Return the data directory of a worker."""
         return self.directory / name / "data"
 
     def allocate(self, context: int, shuffle_id: int) -> ShuffleAllocation:
-        """All workers, under a number that no other SparkContext's shuffle has."""
+        """Allocate all workers, under a shuffle number that is unique across SparkContexts."""
         number = _number(context, shuffle_id)
         return ShuffleAllocation(number, tuple(self._addresses.values()), self.replicas, self._key)
 
     def release(self, job_id: str, context: int, shuffle_id: int) -> None:
-        """Spark needs a shuffle no longer: it is forgotten, as the service does it."""
+        """Remove a shuffle that Spark no longer needs, as the service does."""
         line = f"release {job_id} {_number(context, shuffle_id)}\n".encode()
         for process in self.processes.values():
             if process.stdin is not None and process.returncode is None:
                 process.stdin.write(line)
 
     async def statistics(self, name: str) -> dict[str, Any]:
-        """What a worker says of itself."""
+        """Return the report of a worker."""
         process = self.processes[name]
         if process.stdin is None or process.stdout is None:
             raise RuntimeError(f"{name} has no input or output")
@@ -110,12 +111,12 @@ class ShuffleWorkers:
         return answer
 
     def cpu_seconds(self) -> float:
-        """CPU time of the workers that run, so far."""
+        """CPU time of the running workers so far."""
         times = [psutil.Process(each.pid).cpu_times() for each in self.processes.values() if each.returncode is None]
         return sum(each.user + each.system for each in times)
 
     async def kill(self, name: str) -> None:
-        """SIGKILL one worker."""
+        """Kill one worker with SIGKILL."""
         self.processes[name].kill()
         await self.processes[name].wait()
 

@@ -1,8 +1,7 @@
-"""One Spark job for measurements: a driver and executors of its own, started with the commands of the runtime.
+"""A Spark job for benchmarks: a driver and its executors, started with the commands of the runtime.
 
-The driver's program answers each line that it is given with a line. With :attr:`Channels.PLAINTEXT` the same
-commands run without the provider: the agent and every ``spark.ssl`` and ``spark.authenticate`` setting are taken out,
-nothing else.
+The driver program answers each input line with a line. With :attr:`Channels.PLAINTEXT`, the same commands run without
+the TLS provider: only the agent and all ``spark.ssl`` and ``spark.authenticate`` settings are removed.
 """
 
 from __future__ import annotations
@@ -73,18 +72,18 @@ class Channels(enum.StrEnum):
 
 
 class ShuffleService(Protocol):
-    """What gives workers to the shuffles of a job; see :mod:`benchmarks.shuffle_workers`."""
+    """Allocates workers for the shuffles of a job; see :mod:`benchmarks.shuffle_workers`."""
 
     def allocate(self, context: int, shuffle_id: int) -> ShuffleAllocation:
-        """Where shuffle ``shuffle_id`` of the job's SparkContext number ``context`` is kept."""
+        """Allocate workers for shuffle ``shuffle_id`` of the job's SparkContext number ``context``."""
 
     def release(self, job_id: str, context: int, shuffle_id: int) -> None:
-        """It is not needed any more."""
+        """Release a shuffle that is no longer needed."""
 
 
 @dataclass
 class Job:
-    """A driver that runs a round of work for every number it is given, and its executors."""
+    """A driver that runs a round of work for every number that it receives, and its executors."""
 
     channels: Channels
     directory: Path
@@ -105,7 +104,7 @@ class Job:
     _temp_dir: Path = field(init=False)
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """Start everything; it ends with ``stack``."""
+        """Start the driver and the executors; they end with ``stack``."""
         self.spark = replace(
             self.spark, engine=TlsEngine.OPENSSL if self.channels is Channels.OPENSSL else TlsEngine.JDK
         )
@@ -141,13 +140,13 @@ class Job:
         return self.shuffle.allocate(context, shuffle_id) if self.shuffle else "there is no shuffle service here"
 
     async def round(self, work: int) -> tuple[float, float]:
-        """Run one round; returns its wall time and the CPU time of the job's JVMs meanwhile, both in seconds."""
+        """Run one round; returns its wall time and the CPU time of the job's JVMs, both in seconds."""
         before = self.cpu_seconds()
         wall = float(await self.ask(str(work)))
         return wall, self.cpu_seconds() - before
 
     async def ask(self, line: str) -> str:
-        """Give the driver's program a line; returns the line that it answers."""
+        """Send a line to the driver program; returns its answer."""
         if self._python is None or self._python.stdin is None or self._python.stdout is None:
             raise RuntimeError("the job was not started")
         self._python.stdin.write(f"{line}\n".encode())
@@ -157,7 +156,7 @@ class Job:
         return answer.decode().rstrip("\n")
 
     def check_channels(self) -> None:
-        """Raise unless the executors fetched from where, and over what, they should."""
+        """Raise unless the executors used the expected channels: to workers, or with or without TLS to each other."""
         lines = [line for directory in self._identities() for line in read_evidence(_reports(directory)).connections]
         peers = [line.peer for line in lines if "/executor/" in line.local]
         between_executors = sum("/executor/" in peer for peer in peers)
@@ -180,7 +179,7 @@ class Job:
             "spark.authenticate.secret": self._secret,
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
-            # Executors share this machine; make them fetch from each other all the same.
+            # Executors share this machine; make them fetch from each other over the network nevertheless.
             "spark.shuffle.readHostLocalDisk": "false",
             **self.conf,
         }
@@ -198,7 +197,7 @@ class Job:
             attempt=1,
         )
         self._jvms.append(await self._start_jvm(command, self.directory))
-        while not gateway.exists():  # noqa: ASYNC110  # Spark tells it by a file
+        while not gateway.exists():  # noqa: ASYNC110  # Spark signals this with a file
             await asyncio.sleep(0.02)
         address = read_gateway(gateway.read_bytes())
         env = {
@@ -221,7 +220,7 @@ class Job:
             )
 
     async def start_executor(self, number: int) -> None:
-        """Start another executor; numbers are not used twice."""
+        """Start another executor. Each number can be used once."""
         registration, temp_dir = self._registration, self._temp_dir
         self._issue_executor(number)
         work_dir = self.directory / f"executor-{number}"
@@ -261,7 +260,7 @@ class Job:
             )
 
     def _identities(self) -> list[Path]:
-        """Identity directories: the driver's, then the executors'."""
+        """Return the identity directories: the driver's, then the executors'."""
         return [self.directory / "identity", *sorted(self.directory.glob("executor-*/identity"))]
 
     @property
@@ -278,7 +277,7 @@ class Job:
         self.issuer.issue_to(self.directory / f"executor-{number}" / "identity", executor, accept=self._accept)
 
     def cpu_seconds(self) -> float:
-        """CPU time of the job's JVMs that run, so far."""
+        """CPU time of the job's running JVMs so far."""
         times = [psutil.Process(jvm.pid).cpu_times() for jvm in self._jvms if jvm.running]
         return sum(each.user + each.system for each in times)
 
@@ -292,12 +291,12 @@ class Job:
 
 
 def _reports(identity: Path) -> Path:
-    """Where the process with this identity reports."""
+    """Return the directory for the reports of the process with this identity."""
     return make_private_directory(identity.with_name("reports"))
 
 
 def without_tls(command: Command, plugin: Path) -> Command:
-    """``command`` for stock Spark in plaintext: no agent, no TLS or authentication settings."""
+    """Return ``command`` for stock Spark in plaintext: without the agent, TLS and authentication settings."""
     files = {}
     for path, content in command.files.items():
         lines = content.decode().splitlines()
@@ -305,7 +304,7 @@ def without_tls(command: Command, plugin: Path) -> Command:
         kept = [*unchecked, *(line for line in lines if not _is_about_tls(line))]
         if kept[-2] != '"-cp"':
             raise RuntimeError("the class path is no longer the last option")
-        kept[-1] = kept[-1][:-1] + os.pathsep + str(plugin) + '"'  # the cluster manager, which -javaagent brought
+        kept[-1] = kept[-1][:-1] + os.pathsep + str(plugin) + '"'  # has the cluster manager; -javaagent added it before
         files[path] = ("\n".join(kept) + "\n").encode()
     env = {name: value for name, value in command.env.items() if name != "_SPARK_AUTH_SECRET"}
     return Command(command.argv, env, files)
@@ -317,10 +316,10 @@ def _is_about_tls(option: str) -> bool:
 
 
 async def _next(events: asyncio.Queue[Any], kind: type[_T]) -> _T:
-    """The next event of a kind; the ones before it are of no interest."""
+    """Return the next event of a kind, and discard those before it."""
     while True:
         event = await events.get()
         if isinstance(event, kind):
             return event
         if isinstance(event, SparkStopped):
-            raise RuntimeError("Spark ended before it had begun")  # noqa: TRY004  # not a wrong type
+            raise RuntimeError("Spark ended before it had started")  # noqa: TRY004  # not a wrong type

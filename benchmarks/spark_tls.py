@@ -1,8 +1,8 @@
-"""What mutual TLS costs inside Spark: a shuffle-heavy job on two executors, in plaintext beside our provider.
+"""The cost of mutual TLS inside Spark: a shuffle-heavy job on two executors, with our TLS provider and in plaintext.
 
-The jobs run side by side, each with a driver and two executors of its own, and take turns in alternating
-order: one round of one, one round of the other, while the rest is idle. Everything else is the same (see
-:mod:`benchmarks.spark_job`), and executors fetch from each other over the network although they share a machine.
+The jobs run side by side, each with its own driver and two executors, and take turns in alternating order: while one
+runs a round, the others are idle. Everything else is the same (see :mod:`benchmarks.spark_job`). Executors fetch from
+each other over the network although they share a machine.
 
 ``ratio`` is the median over all pairs of rounds of (time of the default provider / time in plaintext).
 """
@@ -31,7 +31,7 @@ GOAL = "mutual TLS at most 1.05 times the time of plaintext"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured: rows of one round, rounds to warm up, rounds that count, and when to stop early."""
+    """How much to measure: rows per round, warm-up rounds, rounds that count, and when to stop early."""
 
     rows: int
     warm_up: int
@@ -53,12 +53,12 @@ class Round:
 
 
 def default_channels(spark: SparkRuntime) -> Channels:
-    """What jobs get on this machine when nobody says otherwise."""
+    """Return the default channels of jobs on this machine."""
     return Channels.OPENSSL if spark.engine is TlsEngine.OPENSSL else Channels.JDK
 
 
 async def measure(plan: Plan, spark: SparkRuntime, directory: Path) -> dict[Channels, list[Round]]:
-    """All rounds of all jobs; the n-th rounds of the jobs ran next to each other."""
+    """Return all rounds of all jobs. The n-th rounds of the jobs ran one after the other."""
     config = PkiConfig()
     issuer = LocalIssuer(directory / "pki", config)
     issuer.ensure_authorities()
@@ -83,7 +83,7 @@ async def measure(plan: Plan, spark: SparkRuntime, directory: Path) -> dict[Chan
 
 
 def summarize(measured: dict[Channels, list[Round]], default: Channels) -> Result:
-    """Ratios over pairs of rounds that ran next to each other, so that a slow minute of the machine hits both."""
+    """Return ratios over pairs of consecutive rounds, so that a slow minute of the machine affects both."""
     plain = measured[Channels.PLAINTEXT]
     figures: dict[str, float] = {}
     for channels, rounds in measured.items():

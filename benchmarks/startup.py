@@ -1,14 +1,16 @@
-"""How long a newcomer waits: `sluice up` to ready, and from submit to first task and end, beside plain Spark.
+"""Startup times: `sluice up` to ready, and from submission to first task and end of a job, compared with plain Spark.
 
-The peer is ``spark-submit --master local[2]`` of the same pipeline on the same Java: from its start to the launch of
-its first task (from Spark's own event log) and to its end. Ours is from ``sluice submit --wait`` through the gateway,
-with executors in slots of their own, sandboxes and mutual TLS everywhere. Two pipelines: one of a single line, and the
-inventory of certificates that ``make demo`` runs. Alternating runs, medians; processor time of all that was at work.
+The peer is ``spark-submit --master local[2]`` of the same pipeline on the same Java, from its start to the launch of
+its first task (from Spark's event log) and to its end. Ours is ``sluice submit --wait`` through the gateway, with
+executors in their own slots, sandboxes and mutual TLS everywhere. There are two pipelines: one of a single line, and
+the inventory of certificates that ``make demo`` runs. The runs alternate, and figures are medians. CPU time includes
+all processes that took part.
 
-``--without-archive`` adds the same cluster without an archive of Spark's classes: the ratio says what that is worth.
-``--warm`` adds one on which JVMs wait for jobs (as root with sandboxes); each run begins when as many wait as it takes.
-It also says what a JVM that waits has cost, and what it holds. ``--stream JOBS`` adds, on each cluster, so many jobs of
-the pipeline of one line one after the other, and four at a time: jobs a minute, and seconds of each.
+``--without-archive`` adds the same cluster without an archive of Spark's classes; the ratio is the gain of the archive.
+``--warm`` adds a cluster with a pool of warm JVMs (as root with sandboxes). Each run begins when the pool has as many
+as a job needs. The figures include the CPU time and the memory of a waiting JVM. ``--stream JOBS`` runs this number of
+jobs of the one-line pipeline on each cluster, one after the other and four at a time: jobs per minute, and seconds per
+job.
 """
 
 from __future__ import annotations
@@ -56,20 +58,20 @@ SAMPLE_SECONDS = 0.25
 FILL_SECONDS = 300
 AT_A_TIME = (1, 4)
 EXECUTORS = 2
-"""Of each job."""
+"""Executors of each job."""
 WARM_JVMS = 3
 FIGURES = ("first_task", "end", "cpu")
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster in ``home`` whose processes find what was built for them in ``cache``."""
+    """A cluster in ``home``. Its processes use the plugin and the class archive in ``cache``."""
 
     home: Path
     cache: Path
 
     def __call__(self, verb: str, *arguments_: str) -> str:
-        """Run a verb on it; returns its standard output."""
+        """Run a verb on the cluster; returns its standard output."""
         return sluice(self.home, verb, *arguments_, variables={"XDG_CACHE_HOME": str(self.cache)})
 
 
@@ -93,12 +95,12 @@ def sluice(home: Path, verb: str, *arguments_: str, variables: Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One job.
+    """The figures of one job.
 
     Attributes:
         first_task: seconds from submission to the launch of its first task.
-        end: seconds from submission to its end, as whoever waits for it learns it.
-        cpu: processor seconds of all that was at work meanwhile: for Sluice the client and the whole cluster, too.
+        end: seconds from submission to its end, as seen by the waiting client.
+        cpu: CPU seconds of all processes that took part; for Sluice including the client and the whole cluster.
     """
 
     first_task: float
@@ -107,9 +109,9 @@ class Run:
 
 
 class Clock(threading.Thread):
-    """Sums up the processor time of all processes below some, from its start to :meth:`stop`; sampled, so a bit low.
+    """Sums the CPU time of all descendants of some processes until :meth:`stop`. It samples, so the sum is a bit low.
 
-    What a process in a box has used is not told to whoever started the box, so it has to be looked at while it runs.
+    The parent of a sandbox is not charged for the processes in it, so they must be sampled while they run.
     """
 
     def __init__(self, *roots: int) -> None:
@@ -134,7 +136,7 @@ class Clock(threading.Thread):
         return dict(self._used)
 
     def stop(self) -> float:
-        """The sum."""
+        """Stop sampling; returns the sum in seconds."""
         self._over.set()
         self.join()
         return sum(seconds - self._before.get(pid, 0.0) for pid, seconds in self._look().items())
@@ -148,12 +150,12 @@ def measure_sluice(cluster: Cluster, pipeline: Path) -> Run:
     started = time.time()
     job = json.loads(cluster("submit", "--wait", "--json", str(pipeline)))
     ended = time.time()
-    time.sleep(SETTLE_SECONDS)  # what is cleared away after a job costs, too
+    time.sleep(SETTLE_SECONDS)  # the cleanup after a job counts too
     return Run(float(job["progress"]["first_task_at"]) - started, ended - started, clock.stop())
 
 
 def measure_stream(cluster: Cluster, pipeline: Path, jobs: int, at_a_time: int) -> dict[str, float]:
-    """Keep ``at_a_time`` jobs submitted until ``jobs`` have ended; jobs a minute, and seconds of each."""
+    """Keep ``at_a_time`` jobs submitted until ``jobs`` have ended; returns jobs per minute, and seconds per job."""
 
     def run(_: int) -> float:
         started = time.monotonic()
@@ -171,7 +173,7 @@ def measure_stream(cluster: Cluster, pipeline: Path, jobs: int, at_a_time: int) 
 
 
 def measure_spark_submit(folder: Path, pipeline: Path) -> Run:
-    """The same with plain ``spark-submit --master local[2]``."""
+    """Run ``pipeline`` with plain ``spark-submit --master local[2]``."""
     events = Path(tempfile.mkdtemp(dir=folder))
     command = [
         str(Path(sys.executable).parent / "spark-submit"),
@@ -197,7 +199,7 @@ def measure_spark_submit(folder: Path, pipeline: Path) -> Run:
 
 
 def _first_launch(events: Path) -> float:
-    """Seconds since the epoch of the first task's launch, from the event log."""
+    """Return the launch time of the first task from the event log, in epoch seconds."""
     for file in events.rglob("*"):
         if file.is_file():
             for line in file.read_text(encoding="utf-8").splitlines():
@@ -209,7 +211,7 @@ def _first_launch(events: Path) -> float:
 
 @contextmanager
 def running(folder: Path, name: str, cache: Path, settings: str = "") -> Iterator[Cluster]:
-    """A cluster that is ready, with ``settings`` for its configuration."""
+    """Run a cluster with ``settings`` as its configuration within the block; yields it when it is ready."""
     progress(f"starting a cluster: {name}")
     cluster = Cluster(folder / name, cache)
     config = folder / f"{name}.toml"
@@ -223,22 +225,22 @@ def running(folder: Path, name: str, cache: Path, settings: str = "") -> Iterato
 
 
 class Waiting:
-    """JVMs that wait for jobs on a cluster."""
+    """The warm JVMs of a cluster, which wait for jobs."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def until_full(self) -> None:
-        """Return when as many wait as a job takes."""
+        """Wait until there are as many warm JVMs as a job needs."""
         deadline = time.monotonic() + FILL_SECONDS
         while (waiting := self._figures("sluice_warm_jvms")) != {"driver": 1.0, "executor": float(EXECUTORS)}:
             if time.monotonic() > deadline:
-                raise SystemExit(f"JVMs that wait after {FILL_SECONDS} s: {waiting}")
+                raise SystemExit(f"the pool of warm JVMs is not full after {FILL_SECONDS} s: {waiting}")
             time.sleep(1)
         time.sleep(SETTLE_SECONDS)
 
     def costs(self) -> dict[str, float]:
-        """What one has cost and holds; a driver's with its agent and its Python."""
+        """Return the CPU time and the memory of a warm JVM; that of a driver includes its agent and its Python."""
         seconds, started = self._figures("sluice_warm_cpu_seconds_total"), self._figures("sluice_warm_starts_total")
         held = [each.memory_full_info().pss / (1 << 20) for each in self._jvms()]
         return {
@@ -261,13 +263,13 @@ class Waiting:
 
 
 def settle(waiting: Waiting | None) -> None:
-    """Let JVMs begin to wait before a contender runs, which is not disturbed by it then."""
+    """Fill the pool of warm JVMs before a contender runs, so that filling it does not disturb the run."""
     if waiting is not None:
         waiting.until_full()
 
 
 def caches(folder: Path) -> tuple[Path, Path]:
-    """One with an archive of Spark's classes, and one without; both with the plugin."""
+    """Create two caches with the plugin: one with an archive of Spark's classes, and one without."""
     plugin, archive = ensure_plugin(), make_class_archive()
     with_archive, without = folder / "with", folder / "without"
     for cache, files in (
@@ -303,7 +305,7 @@ def main() -> int:
             settings = f"[warm]\njvms = {WARM_JVMS}\n"
             clusters["warm"] = stack.enter_context(running(folder, "warm", with_archive, settings))
             waiting = Waiting(clusters["warm"])
-            measure_sluice(clusters["warm"], tiny)  # nothing waits before the first job
+            measure_sluice(clusters["warm"], tiny)  # the pool is empty before the first job
         for number in range(1, rounds + 1):
             for what, pipeline in pipelines.items():
                 progress(f"round {number} of {rounds}: {what}")
@@ -328,7 +330,7 @@ def main() -> int:
 
 
 def _summary(runs: Mapping[tuple[str, str], Sequence[Run]]) -> dict[str, float]:
-    """Spreads of all runs, and ratios of contenders in the same rounds."""
+    """Return the spreads of all runs, and the ratios of contenders in the same rounds."""
     figures: dict[str, float] = {}
     for (what, who), each in runs.items():
         for figure in FIGURES:
@@ -342,14 +344,14 @@ def _summary(runs: Mapping[tuple[str, str], Sequence[Run]]) -> dict[str, float]:
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=5, help="of every pipeline with every contender")
-    parser.add_argument("--warm", action="store_true", help="and a cluster on which JVMs wait for jobs")
-    parser.add_argument("--stream", type=int, default=0, metavar="JOBS", help="and so many jobs without a pause")
-    parser.add_argument("--without-archive", action="store_true", help="and a cluster without an archive of classes")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of every pipeline with every contender")
+    parser.add_argument("--warm", action="store_true", help="add a cluster with a pool of warm JVMs")
+    parser.add_argument("--stream", type=int, default=0, metavar="JOBS", help="add this many jobs without a pause")
+    parser.add_argument("--without-archive", action="store_true", help="add a cluster without an archive of classes")
 
 
 def _ratio(ours: Sequence[Run], theirs: Sequence[Run], figure: str) -> float:
-    """The median of the rounds' ratios."""
+    """Return the median of the rounds' ratios."""
     pairs = zip(ours, theirs, strict=True)
     ratios = [float(getattr(mine, figure)) / float(getattr(other, figure)) for mine, other in pairs]
     return statistics.median(ratios)

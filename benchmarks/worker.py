@@ -1,4 +1,4 @@
-"""Processes that take part in a measurement: told what to do by lines of JSON, answering with figures."""
+"""Worker processes of a benchmark. They receive orders as lines of JSON, and answer with figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Figures = dict[str, float]
 
 
 class Worker:
-    """A process of one of our modules, its standard input and output."""
+    """A process that runs one of the benchmarks' modules, with pipes to its standard input and output."""
 
     def __init__(self, module: str, *argv: str) -> None:
         command = [sys.executable, "-m", module, *argv]
@@ -22,7 +22,7 @@ class Worker:
         self._output = cast("IO[str]", self._process.stdout)
 
     def read(self) -> Figures:
-        """What it says next."""
+        """Read the next answer."""
         line = self._output.readline()
         if not line:
             raise SystemExit(f"{self._process.args!r} ended with {self._process.wait()}")
@@ -30,29 +30,29 @@ class Worker:
         return figures
 
     def tell(self, **order: object) -> None:
-        """Have it do something; the answer is to be read."""
+        """Send an order. The caller must :meth:`read` the answer."""
         self._input.write(json.dumps(order) + "\n")
         self._input.flush()
 
     def ask(self, **order: object) -> Figures:
-        """Have it do something, and wait for the answer."""
+        """Send an order, and wait for the answer."""
         self.tell(**order)
         return self.read()
 
     def end(self) -> None:
-        """Close its standard input and wait."""
+        """Close the process's standard input, and wait for its end."""
         self._input.close()
         self._process.wait(60)
 
 
 async def next_order() -> Mapping[str, Any] | None:
-    """In the process itself: what is to be done next; None at the end."""
+    """Called in the worker process: return the next order; None at the end."""
     line = await asyncio.to_thread(sys.stdin.readline)
     order: Mapping[str, Any] | None = json.loads(line) if line else None
     return order
 
 
 def say(figures: Mapping[str, float]) -> None:
-    """In the process itself: answer."""
+    """Called in the worker process: answer an order."""
     sys.stdout.write(json.dumps(figures) + "\n")
     sys.stdout.flush()
