@@ -1,7 +1,7 @@
-"""The typed interfaces between endpoints: which methods exist, and which roles may call each.
+"""The typed interfaces between endpoints: their methods, and which roles may call each method.
 
-A Protocol here is what a proxy is generated from (:meth:`sluice.runtime.rpc.RemotePeer.gateway`); the endpoint
-that serves it implements the same methods.
+Proxies are generated from these Protocols (:meth:`sluice.runtime.rpc.RemotePeer.gateway`); the endpoint that serves a
+Protocol implements its methods.
 """
 
 from __future__ import annotations
@@ -53,36 +53,36 @@ from sluice.runtime.rpc import rpc
 RESOURCE_MANAGER = "resourcemanager"
 TASK_EXECUTOR = "taskexecutor"
 DRAINED_EXIT_CODE = 10
-"""With which a TaskManager ends that was drained and has left: whoever started it should not start it again."""
+"""Exit code of a TaskManager that was drained and has left; it should not be started again."""
 DRIVER = "driver"
 ENDED_UI = "ended-ui"
 EGRESS = "egress"
 STOP_DRIVER_SECONDS = 120.0
-"""How long it is waited for the end of a driver that was told to end; its grace is usually shorter."""
+"""Timeout for stopping a driver; its grace period is usually shorter."""
 TOKEN_SECONDS = 20.0
-"""How long a token is waited for: the gateway decides, and the online authority signs."""
+"""Timeout for issuing a token: the gateway decides, and the online authority signs."""
 EGRESS_SECONDS = 5.0
-"""How long it may take to record and decide; what is not answered until then is told again."""
+"""Timeout for recording and deciding; reports without an answer are sent again."""
 SHUFFLE_SECONDS = 600.0
-"""How long a driver waits for a place for a shuffle; the service's own time-out comes first."""
+"""Timeout of a driver for a shuffle's allocation; the service's own timeout is shorter."""
 
 
 def jobmaster_endpoint(job_id: str) -> str:
-    """The name of the endpoint that masters ``job_id``."""
+    """The name of the JobMaster endpoint of ``job_id``."""
     return f"jobmaster/{job_id}"
 
 
 class EgressGateway(Protocol):
-    """Served by the JobManager that leads under :data:`EGRESS`."""
+    """Served by the leading JobManager under :data:`EGRESS`."""
 
     @rpc(allow={Role.TASKMANAGER}, timeout=EGRESS_SECONDS)
     async def report_egress(self, report: EgressReport) -> EgressReceipt:
-        """What the boxes of jobs tried, and where they have open connections."""
+        """Report the outbound connections that jobs have attempted, and those that are open."""
         ...
 
     @rpc(allow={Role.TASKMANAGER}, timeout=EGRESS_SECONDS)
     async def decide_egress(self, target: EgressTarget) -> EgressDecision:
-        """Whether a job may connect there."""
+        """Decide whether a job may connect to ``target``."""
         ...
 
 
@@ -91,12 +91,12 @@ class ResourceManagerGateway(Protocol):
 
     @rpc(allow={Role.TASKMANAGER}, unfenced=True)
     async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:
-        """Introduce a TaskManager; its certificate must carry the name it gives."""
+        """Register a TaskManager; its name must be the one in its certificate."""
         ...
 
     @rpc(allow={Role.TASKMANAGER})
     async def heartbeat(self, report: SlotReport) -> None:
-        """I am alive, and this is the state of my slots."""
+        """Report a sign of life and the state of the TaskManager's slots."""
         ...
 
 
@@ -110,94 +110,94 @@ class TaskExecutorGateway(Protocol):
 
     @rpc(allow={Role.JOBMANAGER})
     async def free_slot(self, allocation_id: str) -> None:
-        """Release a slot; whatever runs in it is ended first."""
+        """Release a slot; the process in it is ended first."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def drain(self, draining: bool) -> None:
-        """Take no more slots from now on, or take them again."""
+        """Start or stop draining: a draining TaskManager accepts no more slot requests."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def leave(self) -> None:
-        """End this process, which is drained; raises ``SlotNotAvailable`` when slots are held or it is not draining."""
+        """End this drained process; raises ``SlotNotAvailable`` when slots are held or it is not draining."""
         ...
 
     @rpc(allow={Role.JOBMANAGER}, timeout=60.0)
     async def launch_executor(self, launch: ExecutorLaunch) -> None:
-        """Start an executor in an allocated slot; returns when its process runs."""
+        """Start an executor in an allocated slot; return when its process runs."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def give_way(self, job_id: str, executor_id: int) -> None:
-        """Let an executor that starts give way to others for a while; one that is not known has ended already."""
+        """Lower the priority of a starting executor for a while. An unknown executor has ended already."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def kill_executor(self, job_id: str, executor_id: int) -> None:
-        """End an executor: SIGTERM, then SIGKILL."""
+        """End an executor with SIGTERM, then SIGKILL."""
         ...
 
     @rpc(allow={Role.JOBMANAGER}, timeout=60.0)
     async def launch_driver(self, launch: DriverLaunch) -> None:
-        """Start the driver of an attempt in an allocated slot for drivers; returns when its process runs."""
+        """Start the driver of an attempt in an allocated slot for drivers; return when its process runs."""
         ...
 
     @rpc(allow={Role.JOBMANAGER}, timeout=STOP_DRIVER_SECONDS)
     async def stop_driver(self, job_id: str, attempt: int, grace_seconds: float) -> None:
-        """End a driver: SIGTERM, and SIGKILL after the grace; one that is not known has ended already.
+        """End a driver with SIGTERM, and SIGKILL after the grace period. An unknown driver has ended already.
 
-        Answers when it has ended. It is ended all the same when nobody waits for the answer any more.
+        Returns when the driver has ended. The driver is ended even if the caller stops waiting.
         """
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def driver_logs(self, job_id: str, attempt: int) -> tuple[str, ...]:
-        """Which of ``DRIVER_LOGS`` the driver of an attempt has left here so far."""
+        """Return which of ``DRIVER_LOGS`` the driver of an attempt has written here so far."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def read_driver_log(self, job_id: str, attempt: int, name: str, offset: int, limit: int) -> LogChunk:
-        """A piece of a driver's log, while it runs and afterwards."""
+        """Read a chunk of a driver's log, while it runs or afterwards."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def read_event_log(self, job_id: str, attempt: int, offset: int, limit: int) -> EventLogChunk:
-        """A piece of Spark's event log of a driver that has ended; an empty one when it has left none."""
+        """Read a chunk of the Spark event log of an ended driver; an empty one when there is no log."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def release_job(self, job_id: str) -> None:
-        """The job is over: end its driver and executors, free its slots, keep only its logs."""
+        """Clean up after a job: end its driver and executors, free its slots, keep only its logs."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def read_executor_log(self, job_id: str, executor_id: int, stream: str, offset: int, limit: int) -> LogChunk:
-        """A piece of an executor's ``stdout`` or ``stderr``."""
+        """Read a chunk of an executor's ``stdout`` or ``stderr``."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def connections(self, job_id: str) -> Evidence:
-        """Mutual TLS connections seen by this process (``job_id`` empty) or by that job's driver and executors here."""
+        """Mutual TLS connections observed by this process (``job_id`` empty) or by that job's processes here."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def excesses(self, job_id: str) -> tuple[ExecutorExcess, ...]:
-        """Which of the job's executors here have exceeded a bound, as is found out now, the latest ones."""
+        """Check which of the job's executors here have exceeded a resource limit; return the latest ones."""
         ...
 
 
 class EndedUiGateway(Protocol):
-    """Served by each TaskManager under :data:`ENDED_UI`: Spark's UI of jobs that have ended, wherever they ran."""
+    """Served by each TaskManager under :data:`ENDED_UI`: Spark UIs of ended jobs, wherever they ran."""
 
     @rpc(allow={Role.JOBMANAGER}, timeout=20.0)
     async def page(self, job_id: str, request: UiRequest) -> EndedUiAnswer:
-        """A page of the UI of a job whose event log is here."""
+        """Return a page of the UI of a job whose event log is loaded here."""
         ...
 
     @rpc(allow={Role.JOBMANAGER}, timeout=20.0)
     async def load(self, piece: EventLogPiece) -> None:
-        """Take a piece of an event log, in order; raises ``EndedUiRefused``: too many are read, or it does not fit."""
+        """Take the next chunk of an event log; raises ``EndedUiRefused`` if too many are loading or it does not fit."""
         ...
 
 
@@ -211,96 +211,96 @@ class JobMasterGateway(Protocol):
 
     @rpc(allow={Role.TASKMANAGER})
     async def sign_executor_identity(self, request: CsrToSign) -> SignedChain:
-        """Sign the CSR of an executor that this TaskManager was told to launch; anything else is refused."""
+        """Sign the CSR of an executor that the calling TaskManager was told to launch; refuse any other."""
         ...
 
     @rpc(allow={Role.TASKMANAGER})
     async def executor_exited(self, exit_report: ExecutorExit) -> None:
-        """An executor's process has ended."""
+        """Report that an executor's process has ended."""
         ...
 
     @rpc(allow={Role.TASKMANAGER})
     async def sign_driver_identity(self, request: DriverCsr) -> SignedChain:
-        """Sign the CSR of the driver that this TaskManager was told to launch; anything else is refused."""
+        """Sign the CSR of the driver that the calling TaskManager was told to launch; refuse any other."""
         ...
 
     @rpc(allow={Role.TASKMANAGER}, timeout=TOKEN_SECONDS)
     async def issue_executor_token(self, executor_id: int, audience: tuple[str, ...]) -> JobToken:
-        """A token of an executor that this TaskManager was told to launch, and that runs; anything else is refused."""
+        """Issue a token for a running executor that the calling TaskManager was told to launch; refuse any other."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True, timeout=TOKEN_SECONDS)
     async def issue_driver_token(self, attempt: int, audience: tuple[str, ...]) -> JobToken:
-        """A token of the driver, while this attempt goes on; raises ``TokenRefused``, or ``PeerRefused`` afterwards."""
+        """Issue a token for the driver of the current attempt; raises ``TokenRefused``, or ``PeerRefused`` after it."""
         ...
 
     @rpc(allow={Role.TASKMANAGER, Role.DRIVER}, timeout=TOKEN_SECONDS)
     async def token_keys(self) -> TokenKeys:
-        """The public keys with which tokens are verified."""
+        """Return the public keys that verify tokens."""
         ...
 
     @rpc(allow={Role.TASKMANAGER})
     async def driver_process_ended(self, end: DriverProcessEnd) -> None:
-        """The process of the driver has ended on this TaskManager."""
+        """Report that the driver's process has ended on the calling TaskManager."""
         ...
 
     @rpc(allow={Role.TASKMANAGER})
     async def executor_listens(self, executor_id: int, ports: AssignedPorts) -> None:
-        """An executor that this TaskManager was told to launch will listen on these ports of its host."""
+        """Report the ports on which an executor that the caller was told to launch will listen on its host."""
         ...
 
     @rpc(allow={Role.TASKMANAGER})
     async def driver_listens(self, attempt: int, ports: AssignedPorts) -> None:
-        """The driver that this TaskManager was told to launch will listen on these ports of its host."""
+        """Report the ports on which the driver that the caller was told to launch will listen on its host."""
         ...
 
     @rpc(allow={Role.TASKMANAGER})
     async def listeners_on(self, port: PortOrAny) -> tuple[str, ...]:
-        """The hosts on which processes of this job, or shuffle workers, listen on ``port``; asked for a box of it."""
+        """Return the hosts on which this job's processes, or shuffle workers, listen on ``port``, for a box."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
     async def register_driver(self, attempt: int, pid: int, running: RunningDriver | None) -> DriverAssignment:
-        """The driver process is up and wants its work; or it has it already, and says what it is ``running``.
+        """Register the driver process and get its work. A driver that has its work already passes ``running``.
 
-        Raises ``PeerRefused`` when this is not its JobMaster, ``LeadershipLost`` when it does not lead, and
-        ``MailboxFull`` when it is asked too early.
+        Raises ``PeerRefused`` when this is not its JobMaster, ``LeadershipLost`` when this JobMaster does not lead, and
+        ``MailboxFull`` when the driver asks too early.
         """
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True, timeout=60.0)
     async def driver_secrets(self, attempt: int) -> tuple[GivenSecret, ...]:
-        """The secrets of the job; raises what there is to tell its owner when they are not given."""
+        """Return the secrets of the job; raises an error for the job's owner when they are not given."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
     async def renew_lease(self, attempt: int) -> None:
-        """The driver may go on; raises ``LeadershipLost`` or ``PeerRefused`` when it must end."""
+        """Renew the driver's lease; raises ``LeadershipLost`` or ``PeerRefused`` when the driver must end."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
     async def spark_started(self, registration: SparkRegistration) -> None:
-        """The SparkContext is up; executors may be launched."""
+        """Report that the SparkContext is up: executors can be launched."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
     async def set_executor_targets(self, targets: ExecutorTargets) -> None:
-        """State how many executors Spark wants from now on."""
+        """Set how many executors Spark wants from now on."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
     async def kill_executors(self, executor_ids: tuple[int, ...]) -> None:
-        """Spark gives these executors up."""
+        """End executors that Spark no longer wants."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True, oneway=True)
     async def report_progress(self, progress: JobProgress) -> None:
-        """Counters for display; the latest wins."""
+        """Report counters for display; the latest report replaces earlier ones."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True, timeout=SHUFFLE_SECONDS)
     async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
-        """Get workers for a shuffle, by Spark's number; repeated calls get the same answer.
+        """Get workers for a shuffle with Spark's number ``shuffle_id``. Idempotent.
 
         Raises ``NoShuffleService`` or ``ShuffleQuotaExceeded``.
         """
@@ -308,7 +308,7 @@ class JobMasterGateway(Protocol):
 
     @rpc(allow={Role.DRIVER}, own_job=True)
     async def locate_shuffle(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
-        """Locate the outputs of a registered shuffle: workers may have moved, or handed them over.
+        """Return where the outputs of a registered shuffle are: workers may have moved, or handed them over.
 
         Raises ``NoShuffleService``.
         """
@@ -316,37 +316,37 @@ class JobMasterGateway(Protocol):
 
     @rpc(allow={Role.DRIVER}, own_job=True)
     async def unregister_shuffle(self, shuffle_id: int) -> None:
-        """The shuffle is not needed any more; one that is not known is no error."""
+        """Release a shuffle that is not needed any more; ignore an unknown one."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True, oneway=True)
     async def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
-        """These workers of the shuffle cannot be reached; a hint."""
+        """Report, as a hint, that these workers of the shuffle cannot be reached."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True, oneway=True)
     async def report_stages(self, stages: StageTable) -> None:
-        """Spark's stages for display; the latest wins."""
+        """Report Spark's stages for display; the latest report replaces earlier ones."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
     async def report_streaming(self, state: StreamingState) -> None:
-        """A batch was committed, or a streaming query began or ended."""
+        """Report that a batch was committed, or that a streaming query started or ended."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True, oneway=True)
     async def report_task_failure(self, failure: TaskFailure) -> None:
-        """A task failed."""
+        """Report that a task failed."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
     async def driver_succeeded(self) -> None:
-        """The pipeline has succeeded, and Spark has stopped in order; the JVM still ends, which is reported then."""
+        """Report that the pipeline succeeded and Spark stopped cleanly; the end of the JVM is reported later."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
     async def driver_finished(self, result: DriverExit) -> None:
-        """The pipeline's Python process has ended and its JVM with it."""
+        """Report that the pipeline's Python process and its JVM have ended."""
         ...
 
 
@@ -355,12 +355,12 @@ class DriverGateway(Protocol):
 
     @rpc(allow={Role.JOBMANAGER})
     async def executor_exited(self, exit_report: ExecutorExit) -> None:
-        """Tell Spark why an executor is gone."""
+        """Report to Spark why an executor is gone."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
-        """Have Spark give these executors no more tasks, take their blocks elsewhere, and end them."""
+        """Make Spark decommission these executors: give them no more tasks, migrate their blocks, and end them."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
@@ -370,20 +370,20 @@ class DriverGateway(Protocol):
 
     @rpc(allow={Role.JOBMANAGER})
     async def stop_streaming(self, grace_seconds: float) -> None:
-        """Stop all streaming queries, each after its present batch or, after ``grace_seconds``, in its middle."""
+        """Stop all streaming queries, each after its current batch, or in the middle of it after ``grace_seconds``."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def connections(self) -> Evidence:
-        """Mutual TLS connections that the driver's JVM made or accepted."""
+        """Return the mutual TLS connections that the driver's JVM opened or accepted."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def connect_port(self) -> int:
-        """The port of this session's Spark Connect server on the driver's host; 0: it does not listen yet."""
+        """Return the port of this session's Spark Connect server on the driver's host; 0: it does not listen yet."""
         ...
 
     @rpc(allow={Role.JOBMANAGER}, timeout=15.0)
     async def ui(self, request: UiRequest) -> UiPage:
-        """A page of Spark's UI; status 502 to 504 when there is none."""
+        """Return a page of Spark's UI, with status 502 to 504 when there is none."""
         ...

@@ -1,4 +1,4 @@
-"""Small text files of the kernel, in ``/proc`` and ``/sys``."""
+"""Reads small text files of the kernel in ``/proc`` and ``/sys``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MAX_KERNEL_FILE_BYTES = 1 << 20
 
 
 def kernel_text(path: Path) -> str:
-    """The beginning of a file, with bytes that are no UTF-8 replaced; empty if it cannot be read."""
+    """Return the start of a file, with invalid UTF-8 replaced; empty if the file cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_KERNEL_FILE_BYTES).decode(errors="replace")
@@ -17,7 +17,7 @@ def kernel_text(path: Path) -> str:
 
 
 def kernel_count(path: Path, name: str) -> int:
-    """The number in the line ``name NUMBER`` of a file; 0 when there is none."""
+    """Return the number in the line ``name NUMBER`` of a file; 0 when there is no such line."""
     for line in kernel_text(path).splitlines():
         key, _, number = line.partition(" ")
         if key == name and number.isdecimal():

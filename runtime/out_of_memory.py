@@ -1,8 +1,8 @@
-"""Telling that a process ended for want of memory, of which kind, and what to raise.
+"""Detects that a process ended because it was out of memory, of which kind, and names the setting to raise.
 
-A JVM of ours ends itself when its heap is full (``-XX:+ExitOnOutOfMemoryError`` is exit code 3; Spark's own handler
-ends with 52). A process beyond what its machine or container has is killed by the kernel, which counts that in the
-memory controller of the control group (kernel documentation, "Control Group v2", ``memory.events``).
+A JVM ends itself when its heap is full (``-XX:+ExitOnOutOfMemoryError`` exits with code 3, Spark's own handler with
+52). When the machine or container runs out of memory, the kernel kills a process, and counts that in the memory
+controller of the control group (kernel documentation, "Control Group v2", ``memory.events``).
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from sluice.runtime.node import Exit
 HEAP_FULL = frozenset({3, 52})
 """Exit codes of a JVM whose heap is full: HotSpot's, and ``org.apache.spark.util.SparkExitCode.OOM``."""
 SIGNAL_EXIT_BASE = 128
-"""A shell reports a child that was ended by signal n with 128 + n."""
+"""A shell reports a child that was killed by signal n as 128 + n."""
 
 _KILLED = frozenset({-signal.SIGKILL, SIGNAL_EXIT_BASE + signal.SIGKILL})
 
 
 def end_of(ended: Exit, *, memory_mb: int, setting: str, kernel_killed: bool) -> str:
-    """Describe the end of a JVM; begins with "out of memory" when that was the reason.
+    """Describe the end of a JVM. The text begins with "out of memory" when that was the reason.
 
     Args:
+        ended: how the JVM ended.
         memory_mb: its heap in MiB.
-        setting: what its user raises for more heap.
-        kernel_killed: whether the kernel has killed a process for want of memory while it ran.
+        setting: the setting that gives it more heap.
+        kernel_killed: whether the kernel's OOM killer has killed a process while the JVM ran.
     """
     if ended.code in HEAP_FULL:
         return f"out of memory: its heap of {memory_mb} MiB is full ({ended}); raise {setting}"
@@ -40,10 +41,10 @@ def end_of(ended: Exit, *, memory_mb: int, setting: str, kernel_killed: bool) ->
 
 
 class KernelKills:
-    """Counts how often the kernel killed a process of this control group for want of memory.
+    """Reads how often the kernel's OOM killer has killed a process of this control group.
 
     Args:
-        root: where ``proc`` and ``sys`` are.
+        root: directory with ``proc`` and ``sys``.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -51,12 +52,12 @@ class KernelKills:
 
     @property
     def count(self) -> int:
-        """The count since the group was made; 0 where the kernel does not count."""
+        """The count since the group was created; 0 where the kernel does not count."""
         return max((kernel_count(path, "oom_kill") for path in self._files), default=0)
 
 
 def _files(root: Path) -> list[Path]:
-    """Where the count is, for version 2 and for version 1 of control groups; in a container the group is the top."""
+    """The files with the count, for cgroups v2 and v1. In a container, the group is mounted as the root group."""
     mounted, found = root / "sys/fs/cgroup", []
     for line in kernel_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")

@@ -1,7 +1,8 @@
-"""On which TaskManager a slot is carved: the order in which those with room are tried. Decisions only.
+"""Decides on which TaskManager a slot is carved: the order in which those with room are tried. No I/O.
 
-``spread`` asks where the job has least, so that a lost TaskManager costs it least, then where most is left. ``pack`` is
-best fit: the TaskManager that has least left over, so that large requests find room and idle TaskManagers stay idle.
+``spread`` prefers the TaskManager with the fewest slots of the job, so that the loss of one costs it least, then the
+one with the most free resources. ``pack`` is best fit: it prefers the TaskManager with the least resources left over,
+so that large requests find room and idle TaskManagers stay idle.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ class Placement(enum.StrEnum):
 
 
 Rank = tuple[float, float, str]
-"""The lowest is tried first; the name makes it definite."""
+"""Sort key: the lowest rank is tried first. The name breaks ties."""
 
 
 def rank(placement: Placement, *, name: str, held: int, free: SlotProfile, wanted: SlotProfile) -> Rank:
-    """The rank of a TaskManager that has ``free``, of which ``held`` slots are the job's, for a slot of ``wanted``."""
+    """Rank a TaskManager with ``free`` resources, on which the job holds ``held`` slots, for a slot of ``wanted``."""
     left = free.less(wanted)
     if placement is Placement.PACK:
         return (_share(left.cores, wanted.cores) + _share(left.memory_mb, wanted.memory_mb), held, name)
@@ -32,17 +33,17 @@ def rank(placement: Placement, *, name: str, held: int, free: SlotProfile, wante
 
 
 def _share(left: int, wanted: int) -> float:
-    """What is left, in units of what is wanted, so that cores and memory can be added."""
+    """The rest in units of the request, so that cores and memory can be added."""
     return left / max(1, wanted)
 
 
 def missing_taskmanagers(
     wanted: Iterable[tuple[SlotProfile, int]], free: Iterable[SlotProfile], each: SlotProfile, most: int
 ) -> int:
-    """How many TaskManagers of the size ``each`` have to be started so that ``wanted`` finds room, ``most`` of them.
+    """How many TaskManagers of the size ``each`` to start so that ``wanted`` finds room; at most ``most``.
 
-    First fit, the largest first: within 22 % of the least possible number (Dósa, "The tight bound of first fit
-    decreasing", 2007). What does not fit into an empty one is left out, since no number of them would help.
+    This is first fit decreasing, which needs at most 22 % more than the minimum (Dósa, "The tight bound of first fit
+    decreasing", 2007). Requests that do not fit into an empty TaskManager are ignored, since no number would help.
     """
     rooms, started = list(free), 0
     for profile, count in sorted(wanted, key=lambda pair: (pair[0].memory_mb, pair[0].cores), reverse=True):
@@ -52,7 +53,7 @@ def missing_taskmanagers(
             index = next((number for number, room in enumerate(rooms) if room.fits(profile)), len(rooms))
             if index == len(rooms):
                 if started >= most:
-                    break  # however many more are wanted
+                    break  # the rest of this size finds no room either
                 rooms.append(each)
                 started += 1
             rooms[index] = rooms[index].less(profile)

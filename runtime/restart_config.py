@@ -1,6 +1,6 @@
-"""How a failed job is run again: the settings of a cluster (section ``[restart]``), and what one job wishes instead.
+"""How failed jobs are restarted: the settings of the cluster (section ``[restart]``), and a job's own settings.
 
-Strategies and the meaning of their settings are Flink's ("Task Failure Recovery" in its documentation).
+The strategies and their settings are those of Flink ("Task Failure Recovery" in its documentation).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class RestartStrategy(enum.StrEnum):
-    """Which strategy; ``DEFAULT`` is ``NONE`` until the job has a completed checkpoint, then ``EXPONENTIAL_DELAY``."""
+    """The strategy. ``DEFAULT`` is ``NONE`` until the job has a completed checkpoint, then ``EXPONENTIAL_DELAY``."""
 
     DEFAULT = "default"
     NONE = "none"
@@ -38,7 +38,7 @@ class RestartConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     attempts: _Count = 3
     """fixed-delay: restarts before the job fails permanently."""
     delay: _Delay = 1.0
-    """``fixed-delay`` and ``failure-rate``: between a failure and the next attempt."""
+    """``fixed-delay`` and ``failure-rate``: seconds between a failure and the next attempt."""
     initial_backoff: _Delay = 1.0
     """``exponential-delay``: the first delay."""
     max_backoff: _Delay = 60.0
@@ -58,7 +58,7 @@ class RestartConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class RestartWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a job that differ from the cluster's :class:`RestartConfig`; None: those of the cluster."""
+    """A job's own settings in place of the cluster's :class:`RestartConfig`; None: the setting of the cluster."""
 
     strategy: RestartStrategy | None = None
     attempts: _Count | None = None
@@ -74,6 +74,6 @@ class RestartWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def settle(cluster: RestartConfig, job: RestartWish) -> RestartConfig:
-    """The settings of a job: its own, and the cluster's where it has none."""
+    """Return the effective settings of a job: its own, and the cluster's for the rest."""
     wishes = {name: value for name, value in msgspec.structs.asdict(job).items() if value is not None}
     return msgspec.structs.replace(cluster, **wishes)

@@ -12,7 +12,7 @@ MAX_QUEUES = 64
 MAX_PRIORITY = 100
 EVERYBODY = "*"
 OTHERS_NAME = "others"
-"""Name of the queue of jobs whose queue is not configured (any more); no other queue has it."""
+"""Reserved name for the queue of jobs whose queue is not configured (any more)."""
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -21,35 +21,35 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 
 
 class QueueConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A queue: who may submit to it, and what its jobs get together. It is nobody's until it names somebody."""
+    """A queue: who may submit to it, and the share of its jobs. Without users and groups, nobody may submit to it."""
 
     name: str
-    """a-z, 0-9 and -."""
+    """Name of the queue: a-z, 0-9 and -."""
     weight: Annotated[float, msgspec.Meta(ge=0.01, le=10_000)] = 1.0
     """Queues with waiting jobs get slots in proportion to their weights."""
     guaranteed: _Share = 0.0
-    """Part of the cluster, from 0 to 1, up to which its jobs come before those of other queues."""
+    """Share of the cluster, from 0 to 1, up to which its jobs take precedence over those of other queues."""
     maximum: _Share = 1.0
-    """Part of the cluster, from 0 to 1, that its jobs never exceed together; they always get one slot."""
+    """Share of the cluster, from 0 to 1, that its jobs together never exceed; they always get at least one slot."""
     max_slots: _Count = 0
-    """Slots of its jobs together; 0: any number."""
+    """Maximum number of slots of its jobs together; 0: unlimited."""
     max_slots_per_user: _Count = 0
-    """Slots of the jobs of one user in it; 0: any number."""
+    """Maximum number of slots of one user's jobs in it; 0: unlimited."""
     max_priority: Annotated[int, msgspec.Meta(ge=0, le=MAX_PRIORITY)] = 0
-    """Highest priority that a job may have in it."""
+    """Highest priority of a job in it."""
     users: tuple[str, ...] = ()
-    """Who may submit to it; ``*``: everybody."""
+    """Users who may submit to it; ``*``: everybody."""
     groups: tuple[str, ...] = ()
     """Groups whose members may submit to it."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ValueError(f"{self.name[:64]!r} is no name of a queue: a-z, 0-9 and -, at most 32 characters")
+            raise ValueError(f"{self.name[:64]!r} is not a valid queue name: use 1 to 32 of a-z, 0-9 and -")
         if self.guaranteed > self.maximum:
             raise ValueError(f"queue {self.name}: guaranteed is more than maximum")
 
     def admits(self, user: str, groups: Collection[str]) -> bool:
-        """Whether jobs of this user may be in it."""
+        """Whether this user may submit jobs to it."""
         return user in self.users or EVERYBODY in self.users or not set(groups).isdisjoint(self.groups)
 
 
@@ -57,15 +57,15 @@ class SchedulingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """How jobs share the slots for executors. Without queues: first come, first served."""
 
     queues: tuple[QueueConfig, ...] = ()
-    """Queues, as tables ``[[scheduling.queues]]``. A job that names none is in the first one that its owner may use."""
+    """Queues, as tables ``[[scheduling.queues]]``. A job that names none goes to the first one its owner may use."""
     max_slots_per_group: dict[str, _Count] = {}
-    """Slots of the jobs of all members of a group together, by its name. Needs queues."""
+    """Maximum number of slots of all members' jobs together, by group name. Requires queues."""
     preemption: bool = True
-    """Whether executors are taken from jobs for queues below what they are guaranteed, and for higher priorities."""
+    """Whether executors are preempted for queues below their guaranteed share, and for jobs of higher priority."""
     preemption_wait: _Seconds = 15.0
-    """Seconds for which such a job waits before executors are taken for it."""
+    """Seconds for which such a job waits before executors are preempted for it."""
     preemption_grace: _Seconds = 60.0
-    """Seconds that an executor that is taken gets to finish its tasks and hand on its blocks; then it is killed."""
+    """Seconds that a preempted executor has to finish its tasks and move its blocks before it is killed."""
 
     def __post_init__(self) -> None:
         names = [each.name for each in self.queues]
@@ -82,9 +82,9 @@ class SchedulingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def preempts(self) -> bool:
-        """Whether there is anything for which executors are ever taken."""
+        """Whether executors are ever preempted with this configuration."""
         return self.preemption and any(each.guaranteed or each.max_priority for each in self.queues)
 
     def shown(self, queue: str) -> str:
-        """The name of a queue, or of the one in which jobs of queues are that are not configured."""
+        """The queue's name if it is configured, and :data:`OTHERS_NAME` otherwise."""
         return queue if any(each.name == queue for each in self.queues) else OTHERS_NAME
