@@ -1,4 +1,4 @@
-"""The dashboard: server-rendered pages with REST's data."""
+"""The dashboard: server-rendered pages with the data of REST."""
 
 import lazy_loader
 

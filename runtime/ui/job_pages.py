@@ -1,4 +1,4 @@
-"""The content of the pages about jobs, as values. Decisions only: no sockets, no clocks."""
+"""The content of the pages about jobs, as values. Decisions only; no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ JOBS_ON_A_PAGE = 50
 RECENT_JOBS = 8
 MAX_SEARCH_CHARACTERS = 100
 ATTENTION_SECONDS = 3600.0
-"""A failure is news for this long."""
+"""How long a failure is shown as recent."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs are wanted; empty: all."""
+    """A filter for jobs. Empty fields match all jobs."""
 
     state: str = ""
     text: str = ""
 
     def wants(self, job: JobSummary) -> bool:
-        """Whether ``job`` is one of them."""
+        """Whether ``job`` matches the filter."""
         if self.state == "ACTIVE":
             if job.state.terminal:
                 return False
@@ -35,7 +35,7 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """One page of a list; ``number`` counts from 1."""
+    """One page of a list of jobs. ``number`` starts at 1."""
 
     jobs: tuple[JobSummary, ...]
     number: int
@@ -44,7 +44,7 @@ class JobPage:
 
 
 def page_of(jobs: Sequence[JobSummary], wanted: JobFilter, number: int) -> JobPage:
-    """Page ``number`` of the jobs that are wanted; the nearest one when there is none of this number."""
+    """Page ``number`` of the matching jobs, or the nearest page that exists."""
     found = [job for job in jobs if wanted.wants(job)]
     pages = max(1, -(-len(found) // JOBS_ON_A_PAGE))
     number = min(max(1, number), pages)
@@ -53,14 +53,14 @@ def page_of(jobs: Sequence[JobSummary], wanted: JobFilter, number: int) -> JobPa
 
 
 def recent(jobs: Sequence[JobSummary]) -> tuple[JobSummary, ...]:
-    """The jobs that run, the newest first, then those that ended last."""
+    """The running jobs, newest first, then those that ended last."""
     running = sorted((job for job in jobs if not job.state.terminal), key=lambda job: (-job.start_time, job.id))
     ended = sorted((job for job in jobs if job.state.terminal), key=lambda job: -(job.end_time or 0))
     return tuple((running + ended)[:RECENT_JOBS])
 
 
 def failures_worth_a_look(jobs: Sequence[JobSummary], now: float) -> tuple[JobSummary, ...]:
-    """Jobs that failed not long ago, or are about to."""
+    """Jobs that are failing, or failed within :data:`ATTENTION_SECONDS`."""
     since = (now - ATTENTION_SECONDS) * 1000
     return tuple(
         job
@@ -71,7 +71,7 @@ def failures_worth_a_look(jobs: Sequence[JobSummary], now: float) -> tuple[JobSu
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A state that the job was in: since when (epoch seconds), and for how long (ms; None: it is in it)."""
+    """A state of a job, its start (epoch seconds), and its duration (ms; None for the current state)."""
 
     state: str
     since: float
@@ -81,7 +81,7 @@ class Step:
 def history(detail: JobDetail) -> tuple[Step, ...]:
     """The states of a job in the order in which it entered them."""
     entered = sorted((at, state) for state, at in detail.timestamps.items() if at)
-    # Within the same millisecond the order of the life of a job counts, not that of the alphabet.
+    # States of the same millisecond are in the order of a job's lifecycle, not in alphabetical order.
     order = {state.value: number for number, state in enumerate(JobState)}
     entered.sort(key=lambda entry: (entry[0], order.get(entry[1], 0)))
     steps = []
@@ -93,7 +93,7 @@ def history(detail: JobDetail) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Progress of one kind of work."""
+    """The progress of one kind of work."""
 
     name: str
     done: int
@@ -103,7 +103,7 @@ class Bar:
 
 
 def bars(detail: JobDetail) -> tuple[Bar, ...]:
-    """The progress of a job, coarse to fine."""
+    """The progress of a job, from coarse to fine."""
     seen = detail.progress
     return (
         Bar("Spark jobs", seen.spark_jobs_finished, seen.spark_jobs_started, failed=seen.spark_jobs_failed),

@@ -1,4 +1,4 @@
-"""What all pages of the dashboard share: rendering and error pages."""
+"""Rendering and error pages for all pages of the dashboard."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _Handler = Callable[[Cluster, Call[_QueryT]], Awaitable[web.Response]]
 
 
 async def render(call: Call[Any], template: str, *, status: int = 200, **values: Any) -> web.Response:  # noqa: ANN401
-    """Render a page for the caller, in a thread: the page of a large cluster takes a while."""
+    """Render a page for the caller, in a thread, because the page of a large cluster takes a while."""
     given = {"who": call.who.name, "here": _place(call.request.path), "now": time.time(), **values}
     text = await asyncio.to_thread(_TEMPLATES.render, template, **given)
     return web.Response(text=text, status=status, content_type=HTML, headers=page_headers())
 
 
 def page(handler: _Handler[_QueryT]) -> _Handler[_QueryT]:
-    """A handler whose errors are told as a page."""
+    """Decorate a handler so that its errors are shown as a page."""
 
     @functools.wraps(handler)
     async def handle(cluster: Cluster, call: Call[_QueryT]) -> web.Response:
         try:
             return await handler(cluster, call)
-        except Exception as error:  # noqa: BLE001  # the outermost place of a page: nothing unshaped leaves it
+        except Exception as error:  # noqa: BLE001  # outermost handler of a page: every error becomes a page
             problem = problem_of(error)
             if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 _LOG.error("the page %s failed", call.request.path, exc_info=error)
@@ -46,5 +46,5 @@ def page(handler: _Handler[_QueryT]) -> _Handler[_QueryT]:
 
 
 def _place(path: str) -> str:
-    """The entry of the navigation that a page belongs to."""
+    """The navigation entry of a page."""
     return "/ui/jobs" if path.startswith("/ui/jobs/") else path

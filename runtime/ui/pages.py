@@ -1,6 +1,6 @@
-"""The handlers of the dashboard: ask an endpoint, render a template. Other modules decide what a page shows.
+"""The handlers of the dashboard: they query an endpoint and render a template. Other modules prepare the content.
 
-Each page requires the operation of the data it shows, so that it never shows more than REST would return
+Each page requires the operation of the data that it shows, so it never shows more than REST would return
 (docs/reference/dashboard.md).
 """
 
@@ -38,7 +38,7 @@ MAX_TASKMANAGERS_ON_THE_OVERVIEW = 24
 
 
 class JobsQuery(Query, frozen=True):
-    """Which jobs are wanted, and which page of them."""
+    """The filter for jobs, and the page number."""
 
     state: Annotated[str, msgspec.Meta(max_length=20)] = ""
     text: Annotated[str, msgspec.Meta(max_length=MAX_SEARCH_CHARACTERS)] = ""
@@ -46,26 +46,26 @@ class JobsQuery(Query, frozen=True):
 
 
 class LogPageQuery(Query, frozen=True):
-    """Which log, and from where."""
+    """The log, and the start offset."""
 
     source: Annotated[str, msgspec.Meta(max_length=200)] = ""
     offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)] = 0
 
 
 async def show_root(cluster: Cluster, call: Call[NoQuery]) -> web.Response:  # noqa: ARG001
-    """The address of the cluster alone leads to the dashboard."""
+    """Redirect the root path to the dashboard."""
     return web.Response(status=HTTPStatus.SEE_OTHER, headers={"location": "/ui"})
 
 
 @page
 async def show_overview(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """The cluster at a glance: numbers here, lists in parts that have operations of their own."""
+    """The overview: the page contains the numbers; the lists are parts with operations of their own."""
     return await render(call, "overview.html", seen=await get_overview(cluster, call))
 
 
 @page
 async def show_jobs(cluster: Cluster, call: Call[JobsQuery]) -> web.Response:
-    """All jobs, a page at a time."""
+    """The jobs, page by page."""
     wanted = JobFilter(call.query.state, call.query.text)
     found = page_of(await visible_jobs(cluster, call), wanted, call.query.page)
     return await render(call, "jobs.html", page=found, wanted=wanted, states=[state.value for state in JobState])
@@ -73,14 +73,14 @@ async def show_jobs(cluster: Cluster, call: Call[JobsQuery]) -> web.Response:
 
 @page
 async def show_recent_jobs(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """A part of the overview: jobs that run or ended last, and those that failed."""
+    """A part of the overview: running, recent and failed jobs."""
     jobs = await visible_jobs(cluster, call)
     return await render(call, "part_jobs.html", jobs=recent(jobs), worrying=failures_worth_a_look(jobs, time.time()))
 
 
 @page
 async def show_job(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """One job."""
+    """The page of one job."""
     detail = await cluster.dispatcher.job(await require_visible(cluster, call))
     table = (await cluster.dispatcher.job_record(detail.id)).stages
     return await render(
@@ -98,7 +98,7 @@ async def show_job(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 
 @page
 async def show_logs(cluster: Cluster, call: Call[LogPageQuery]) -> web.Response:
-    """The logs of a job: a piece of one, which a script follows."""
+    """The logs of a job: a piece of one log. A script follows the log from there."""
     job_id, dispatcher = await require_visible(cluster, call), cluster.dispatcher
     sources = await dispatcher.job_logs(job_id)
     source = call.query.source or next(iter(sources), "")
@@ -110,7 +110,7 @@ async def show_logs(cluster: Cluster, call: Call[LogPageQuery]) -> web.Response:
 
 @page
 async def show_exceptions(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """A part of a job's page: what went wrong, the latest first."""
+    """A part of a job's page: its exceptions, latest first."""
     job_id = await require_visible(cluster, call)
     record = await cluster.dispatcher.job_record(job_id)
     return await render(call, "part_exceptions.html", job_id=job_id, exceptions=record.exceptions[::-1])
@@ -118,7 +118,7 @@ async def show_exceptions(cluster: Cluster, call: Call[NoQuery]) -> web.Response
 
 @page
 async def show_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """A part of a job's page: what a streaming job goes on from, and the savepoints that were asked of it."""
+    """A part of a job's page: the checkpoints of a streaming job and the requested savepoints."""
     job_id, dispatcher = await require_visible(cluster, call), cluster.dispatcher
     detail, record = await dispatcher.job(job_id), await dispatcher.job_record(job_id)
     return await render(
@@ -128,13 +128,13 @@ async def show_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> web.Respons
 
 @page
 async def show_leader(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """A part of the overview: who leads, since when, and who would take over."""
+    """A part of the overview: the leader, its start, and the standbys."""
     return await render(call, "part_leader.html", leader=await leader_of(cluster), mode=cluster.config.ha.mode)
 
 
 @page
 async def show_taskmanagers(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """All TaskManagers and their slots."""
+    """The page of all TaskManagers and their slots."""
     return await render(call, "taskmanagers.html", taskmanagers=await taskmanagers_seen(cluster, call))
 
 
@@ -173,4 +173,4 @@ PAGES: tuple[Route, ...] = (
     *SHUFFLE_PAGES,
     *TRUST_PAGES,
 )
-"""Pages change nothing: what changes something is REST's own, with the CSRF token."""
+"""Pages change nothing. Changes are REST requests with the CSRF token."""

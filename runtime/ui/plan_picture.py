@@ -1,4 +1,4 @@
-"""The plan of a job as a graph: stages in columns, each to the right of those it depends on. Decisions only."""
+"""Lays out the plan of a job as a graph: each stage is to the right of those it depends on. Decisions only; no I/O."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sluice.runtime.messages import StageReport, StageState
 WIDTH, HEIGHT = 176, 62
 GAP_X, GAP_Y, MARGIN = 46, 18, 10
 MAX_DRAWN = 60
-"""More stages than this are only in the table: a picture of them says nothing."""
+"""A plan with more stages is shown only as a table; its graph would not be readable."""
 SKEWED = 4.0
-"""The slowest task took so many times what the middle one took."""
+"""A stage counts as skewed if its slowest task took at least this many times the median."""
 SKEW_FROM_MS = 1000
 
 _TONES: dict[StageState, Tone] = {
@@ -27,18 +27,18 @@ _TONES: dict[StageState, Tone] = {
 
 @dataclass(frozen=True, slots=True)
 class StageView:
-    """A stage, and what is worth a look in it."""
+    """A stage with its tone, spill and skew."""
 
     stage: StageReport
     tone: Tone
     spilled: int
     skew: float | None
-    """How many times the middle task the slowest one took; None: not worth a word."""
+    """The duration of the slowest task as a multiple of the median; None if the stage is not skewed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageBox:
-    """A stage in the picture; ``done`` is how wide its bar is."""
+    """A stage in the graph. ``done`` is the width of its progress bar."""
 
     view: StageView
     x: int
@@ -48,7 +48,7 @@ class StageBox:
 
 @dataclass(frozen=True, slots=True)
 class PlanPicture:
-    """All of it."""
+    """The layout of the graph."""
 
     width: int
     height: int
@@ -57,7 +57,7 @@ class PlanPicture:
 
 
 def view_of(stage: StageReport) -> StageView:
-    """What there is to say of ``stage``."""
+    """The view of ``stage``."""
     skew = None
     if len(stage.task_ms) == 5 and stage.task_ms[4] >= SKEW_FROM_MS:
         times = stage.task_ms[4] / max(1, stage.task_ms[2])
@@ -66,7 +66,7 @@ def view_of(stage: StageReport) -> StageView:
 
 
 def draw_plan(stages: Sequence[StageReport]) -> PlanPicture | None:
-    """Place the stages; None when there is nothing to draw, or too much."""
+    """Lay out the stages; None if there are none, or more than :data:`MAX_DRAWN`."""
     if not stages or len(stages) > MAX_DRAWN:
         return None
     columns = _columns(stages)
@@ -93,7 +93,7 @@ def draw_plan(stages: Sequence[StageReport]) -> PlanPicture | None:
 
 
 def _columns(stages: Sequence[StageReport]) -> Mapping[int, int]:
-    """The column of each stage: how many stages precede it. The parents that a driver reports may form a circle."""
+    """The column of each stage: its longest chain of parents. Reported parents may form a cycle; that is tolerated."""
     by_id = {stage.id: stage for stage in stages}
     columns = dict.fromkeys(by_id, 0)
     for _ in range(len(by_id)):

@@ -1,4 +1,4 @@
-"""The page about queues: who shares the slots for executors, and what jobs wait for."""
+"""The page about queues: how jobs share the executor slots, and what they wait for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.runtime.ui.page import page, render
 
 @page
 async def show_queues(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """All queues that the caller may see, with the jobs that the caller may see."""
+    """The queues and jobs that the caller may see."""
     return await render(
         call,
         "queues.html",

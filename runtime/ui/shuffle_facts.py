@@ -1,4 +1,4 @@
-"""The content of the pages about the shuffle service, as values. Decisions only."""
+"""The content of the pages about the shuffle service, as values. Decisions only; no I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ORDER = (WorkerState.LOST, WorkerState.EXCLUDED, WorkerState.DRAINING, WorkerSt
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A worker; sizes in bytes. ``drain``: it may be asked to take nothing new; ``resume``: the other way round."""
+    """A worker; sizes are in bytes. ``drain`` and ``resume`` tell whether the page offers these actions."""
 
     view: WorkerView
     tone: Tone
@@ -33,25 +33,25 @@ class WorkerRow:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job in the service, with its name."""
+    """A job with data in the service, and its name."""
 
     view: ShuffleJobView
     name: str
 
 
 def space_left(service: ShuffleOverview | None) -> int:
-    """Free bytes of all workers together; they may share disks."""
+    """Free bytes of all workers. Disks that several workers share count once."""
     return free_space(disk for each in service.workers for disk in each.report.disks) if service else 0
 
 
 def tally(service: ShuffleOverview | None) -> tuple[tuple[WorkerState, Tone, int], ...]:
-    """How many workers are in which state, those to worry about first; states that nobody is in are left out."""
+    """The number of workers per state, problems first. States without workers are left out."""
     counted = Counter(each.state for each in service.workers) if service else Counter[WorkerState]()
     return tuple((state, _TONES[state], counted[state]) for state in _ORDER if counted[state])
 
 
 def worker_rows(service: ShuffleOverview | None) -> tuple[WorkerRow, ...]:
-    """All workers, those to worry about first."""
+    """All workers, those with problems first."""
     if service is None:
         return ()
     ordered = sorted(service.workers, key=lambda each: (_ORDER.index(each.state), each.name))
@@ -71,6 +71,6 @@ def _row(view: WorkerView) -> WorkerRow:
 
 
 def job_rows(service: ShuffleOverview | None, names: Mapping[str, str]) -> tuple[JobRow, ...]:
-    """The jobs that have something there, the largest first."""
+    """The jobs with data in the service, largest first."""
     jobs = sorted(service.jobs if service else (), key=lambda each: (-each.bytes, each.job_id))
     return tuple(JobRow(each, names.get(each.job_id, each.job_id[:8])) for each in jobs)

@@ -14,7 +14,7 @@ from sluice.runtime.ui.shuffle_facts import job_rows, space_left, tally, worker_
 
 @page
 async def show_shuffle(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """The shuffle service."""
+    """The page of the shuffle service."""
     service, away = await _service(cluster, call)
     names = {job.id: job.name for job in await visible_jobs(cluster, call)}
     return await render(
@@ -32,7 +32,7 @@ async def show_shuffle(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 
 @page
 async def show_shuffle_workers(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """A part of the overview: how many shuffle workers there are, and which get nothing new."""
+    """A part of the overview: the shuffle workers by state."""
     service, away = await _service(cluster, call)
     return await render(
         call,
@@ -46,7 +46,7 @@ async def show_shuffle_workers(cluster: Cluster, call: Call[NoQuery]) -> web.Res
 
 @page
 async def show_shuffle_of_job(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """A part of a job's page: what it keeps in the shuffle service now."""
+    """A part of a job's page: the data that it stores in the shuffle service now."""
     job_id = await require_visible(cluster, call)
     try:
         kept = await kept_of(cluster, job_id)
@@ -56,7 +56,7 @@ async def show_shuffle_of_job(cluster: Cluster, call: Call[NoQuery]) -> web.Resp
 
 
 async def _service(cluster: Cluster, call: Call[NoQuery]) -> tuple[ShuffleOverview | None, str]:
-    """The service, or why it is not there: a page that says so is more than none."""
+    """The service, or the reason why it is not available, so that the page can show the reason."""
     try:
         return await service_seen(cluster, call), ""
     except NoShuffleService as error:

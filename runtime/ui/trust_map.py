@@ -1,6 +1,7 @@
-"""The trust map: processes, channels between them, and the state of each, from the evidence of both ends.
+"""The trust map: processes, the channels between them, and the state of each, from the evidence of both ends.
 
-Decisions only. Evidence of a job comes from files that the job's own code can write to; it is shown, never believed.
+Decisions only; no I/O. Evidence of a job comes from files that the job's own code can write, so it is only shown and
+never trusted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sluice.runtime.ui.trust_outside import CHANNEL, OUTSIDE, WayOut
 
 GOOD_PROTOCOL = "TLSv1.3"
 GROUP_ABOVE = 6
-"""More processes of one role than this are one box with a dot for each."""
+"""If a role has more processes than this, they share one box with a dot for each."""
 UNIX_SOCKET = "unix socket"
 ENDED = "ended"
 MAX_PROCESSES = 2000
@@ -29,13 +30,13 @@ _TONES: tuple[Tone, ...] = ("idle", "ok", "run", "warn", "bad")
 
 
 def worst(tones: Iterable[Tone]) -> Tone:
-    """The one that somebody should look at first."""
+    """The most serious of ``tones``."""
     return max(tones, key=_TONES.index, default="idle")
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """An identity, and the latest certificate that somebody has seen of it."""
+    """A process: its identity, and the latest certificate of it that a peer saw."""
 
     identity: str
     role: str
@@ -43,7 +44,7 @@ class Process:
     certificate: PeerCertificate | None
     tone: Tone
     state: str = ""
-    """What is known of it besides its certificate: ``ended``, or its state where it is registered."""
+    """``ended``, the state of a registered process, or empty."""
 
     @property
     def ended(self) -> bool:
@@ -58,14 +59,15 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """All connections on one channel between two processes, or two groups of them.
+    """All connections on one channel between two processes or groups.
+
 
     Attributes:
-        dialer: the group of processes (a key of :attr:`TrustMap.groups`) that opened them.
-        listener: the group that accepted them.
-        count: how many connections were seen; 0: known without evidence.
-        pairs: how many pairs of processes.
-        concerns: what is not as it should be, in words.
+        dialer: the group (a key of :attr:`TrustMap.groups`) that opened the connections.
+        listener: the group that accepted the connections.
+        count: number of connections that were seen; 0 for a channel that is known without evidence.
+        pairs: number of pairs of processes.
+        concerns: sentences about problems.
     """
 
     channel: str
@@ -80,13 +82,13 @@ class Link:
     concerns: tuple[str, ...] = ()
     tone: Tone = "ok"
     ended: bool = False
-    """Whether one of its ends is not there any more."""
+    """Whether all processes of one end have ended."""
     out: tuple[WayOut, ...] = ()
-    """The ways out of the cluster that it stands for."""
+    """The connections to destinations outside of the cluster that the link represents."""
 
     @property
     def verdict(self) -> str:
-        """What became of connections to the outside; empty for those inside."""
+        """The policy's verdict on connections to the outside; empty for connections inside."""
         return next((each.verdict.value for each in self.out if each.tone == self.tone), "")
 
     @property
@@ -102,7 +104,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What is one box in the picture: a process, or many of one role."""
+    """One box in the picture: a process, or many processes of one role."""
 
     key: str
     role: str
@@ -113,7 +115,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class TrustMap:
-    """All of it; groups by key."""
+    """The whole map. ``groups`` are by key."""
 
     groups: Mapping[str, Group]
     links: tuple[Link, ...]
@@ -144,17 +146,18 @@ def trust_map(
     registered: Sequence[Registered] = (),
     outside: Sequence[WayOut] = (),
 ) -> TrustMap:
-    """The map of ``evidence``.
+    """Build the map from ``evidence``.
+
 
     Args:
-        evidence: what the ends of connections saw.
-        now: in seconds since the epoch.
-        local: channels over a unix socket: channel, who dials, who listens.
-        audit: what the last audit found out about listeners.
-        own: who draws it, and its certificate.
-        ended: identities of processes that are not there any more.
-        registered: processes that are known without a connection that was seen.
-        outside: connections out of the cluster.
+        evidence: the connections as their ends saw them.
+        now: the present, in epoch seconds.
+        local: channels over a Unix socket: channel, dialer, listener.
+        audit: the results of the last audit about listeners.
+        own: identity and certificate of the process that builds the map.
+        ended: identities of processes that have ended.
+        registered: processes that are known without a visible connection.
+        outside: connections to destinations outside of the cluster.
     """
     shown: dict[str, tuple[float, PeerCertificate]] = {}
     identities: dict[str, None] = {}
@@ -283,7 +286,7 @@ def _links(
         of.protocols[each.protocol] = None
         of.ciphers[each.cipher] = None
         of.pairs.add((dialer, listener))
-        # A connection whose two ends were both asked is there twice; the listener's word is the one that counts.
+        # A connection is reported twice if both ends were asked, so only the listener's report counts.
         of.count += each.direction == "accepted"
         of.latest = max(of.latest, each.opened_at)
     links = []
@@ -325,7 +328,7 @@ def _late(late: Sequence[Process], now: float) -> str:
     names = ", ".join(identity_path(each.identity) for each in late[:3])
     more = f" and {len(late) - 3} more" if len(late) > 3 else ""
     over = any(each.certificate is not None and each.certificate.not_after <= now for each in late)
-    what = "has expired" if over else "was not renewed at half of its life"
+    what = "has expired" if over else "was not renewed at half of its lifetime"
     return f"the certificate of {names}{more} {what}"
 
 
@@ -337,5 +340,5 @@ def _natural(name: str) -> tuple[str, int, str]:
 
 
 def _key(kind: str, text: str) -> str:
-    """Short, and safe in an address of a page."""
+    """A short key that is safe in a URL fragment."""
     return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""Processes that the cluster knows besides the connections: those registered, and those that have ended."""
+"""Processes that are known without connections: those that are registered, and those that have ended."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sluice.runtime.rest import Cluster
 from sluice.runtime.shuffle.control_plane import ShuffleOverview, WorkerState
 
 SHUFFLE_SECONDS = 2.0
-"""How long a page waits for the list of shuffle workers; without it they are not on the map."""
+"""How long a page waits for the list of shuffle workers. Without an answer they are not on the map."""
 _RUNNING = frozenset({"LAUNCHING", "RUNNING", "STOPPING"})
 _TONES: dict[WorkerState, Tone] = {WorkerState.LOST: "bad", WorkerState.EXCLUDED: "warn"}
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A process that another one has in its list, whether or not a connection between them was seen from here."""
+    """A process that is registered at ``keeper``, whether or not a connection between them was seen."""
 
     channel: str
     identity: str
@@ -34,7 +34,7 @@ class Registered:
 def of_living_jobs(
     connections: Iterable[ConnectionEvidence], jobs: Iterable[JobSummary]
 ) -> tuple[tuple[ConnectionEvidence, ...], int]:
-    """Connections without those of jobs that have ended, and of how many processes those were."""
+    """The connections without those of ended jobs, and the number of processes that were left out."""
     alive = {job.id for job in jobs if not job.state.terminal}
     kept: list[ConnectionEvidence] = []
     over: set[str] = set()
@@ -47,7 +47,7 @@ def of_living_jobs(
 
 
 def job_of(identity: str) -> str:
-    """The job that an identity belongs to; empty for those of the cluster."""
+    """The job id in an identity; empty for the cluster's own processes."""
     try:
         return SpiffeId.parse(identity).job_id or ""
     except PkiError:
@@ -55,7 +55,7 @@ def job_of(identity: str) -> str:
 
 
 def ended_of(job: JobDetail, identities: Iterable[str]) -> frozenset[str]:
-    """Which of ``identities`` are processes of ``job`` that have ended."""
+    """Those of ``identities`` that are ended processes of ``job``."""
     running = {str(each.id) for each in job.executors if each.state in _RUNNING}
     found = set()
     for identity in identities:
@@ -68,7 +68,7 @@ def ended_of(job: JobDetail, identities: Iterable[str]) -> frozenset[str]:
 
 
 async def shuffle_workers(cluster: Cluster) -> tuple[Registered, ...]:
-    """The shuffle workers that the ShuffleManager knows; none when there is no such service, or no answer."""
+    """The shuffle workers that the ShuffleManager knows; empty without the service, or without an answer."""
     if cluster.shuffle is None:
         return ()
     try:
@@ -79,7 +79,7 @@ async def shuffle_workers(cluster: Cluster) -> tuple[Registered, ...]:
 
 
 def registered(service: ShuffleOverview, trust_domain: str) -> tuple[Registered, ...]:
-    """One entry for each worker that is there or ought to be."""
+    """One entry for each worker that is not DRAINED."""
     found: Sequence[Registered] = [
         Registered(
             str(Channel.RPC),

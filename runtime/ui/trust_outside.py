@@ -1,6 +1,6 @@
 """Destinations outside of the cluster on a job's trust map: one for each host and port that the job tried.
 
-What a job asked for is whatever it likes; it is shown, never believed.
+The job chooses the names of destinations, so they are only shown and never trusted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sluice.core import EgressRow, EgressVerdict
 from sluice.core.pages import Tone
 
 MAX_DESTINATIONS = 200
-"""On one map: those tried last."""
+"""Maximum number of destinations on one map; the most recently tried ones are shown."""
 OUTSIDE = "outside"
 """The role of a destination."""
 CHANNEL = "egress"
@@ -27,7 +27,7 @@ _WORST_FIRST = (EgressVerdict.REFUSED, EgressVerdict.WOULD_REFUSE, EgressVerdict
 
 @dataclass(frozen=True, slots=True)
 class WayOut:
-    """All connections of one process to one destination; the bytes are those sent and got by the job."""
+    """All connections of one process to one destination. ``bytes_up`` were sent by the job, ``bytes_down`` received."""
 
     process: str
     destination: str
@@ -41,17 +41,17 @@ class WayOut:
 
     @property
     def identity(self) -> str:
-        """What stands for the destination where others have an identity."""
+        """The identity that stands for the destination on the map."""
         return _PREFIX + self.destination
 
     @property
     def tone(self) -> Tone:
-        """The colour in which it is shown."""
+        """The tone of the verdict."""
         return _TONES[self.verdict]
 
 
 def ways_out(rows: Iterable[EgressRow], trust_domain: str) -> tuple[WayOut, ...]:
-    """The ways out of a job, by process and destination; the worst of what became of each counts."""
+    """The outbound connections of a job, by process and destination, each with its worst verdict."""
     by_end: dict[tuple[str, str], list[EgressRow]] = {}
     for row in sorted(rows, key=lambda each: each.opened_at):
         process = f"spiffe://{trust_domain}/job/{row.job_id}/{row.process}"

@@ -42,7 +42,7 @@ LOOSEST_FIRST = (EgressMode.OFF, EgressMode.AUDIT, EgressMode.ENFORCE)
 
 @page
 async def show_trust(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """The trust map: the cluster's own processes and channels."""
+    """The trust map of the cluster's own processes and channels."""
     found = await _of_cluster(cluster, call)
     return await render(
         call,
@@ -62,7 +62,7 @@ async def show_trust(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 
 @page
 async def show_concerns(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """A part of the overview: what of all that somebody should look at."""
+    """A part of the overview: warnings about the cluster's trust."""
     found = await _of_cluster(cluster, call)
     concerns = trust_warnings(found.map, found.facts, found.now, found.isolation)
     processes = len(found.map.processes)
@@ -71,7 +71,7 @@ async def show_concerns(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 
 @page
 async def show_trust_of_jobs(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """A part of the trust map: a place for each job that runs, whose connections have an operation of their own."""
+    """A part of the trust map: a placeholder for each running job, since maps of jobs need another operation."""
     running = [job for job in await visible_jobs(cluster, call) if not job.state.terminal]
     more = max(0, len(running) - MAX_JOBS_ON_THE_MAP)
     return await render(call, "part_trust.html", jobs=running[:MAX_JOBS_ON_THE_MAP], more=more)
@@ -85,14 +85,14 @@ async def show_job_trust(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 
 @page
 async def show_job_trust_part(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """The same as a part of the whole map."""
+    """The trust map of one job as a part of the cluster's page."""
     return await _of_job(cluster, call, "part_job_trust.html")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMap:
-    """The map of the cluster itself, what the JobManager trusts, how many ended processes are left out, and how many
-    TaskManagers keep jobs in which sandbox, and decide how about what these connect to."""
+    """The map of the cluster, the authorities that the JobManager trusts, the number of ended processes that are left
+    out, and the number of TaskManagers by isolation level and egress mode."""
 
     map: TrustMap
     facts: TrustFacts
@@ -112,7 +112,7 @@ async def _of_cluster(cluster: Cluster, call: Call[NoQuery]) -> ClusterMap:
     connections, left_out = of_living_jobs(evidence.connections, jobs)
     facts, now = await asyncio.to_thread(cluster.trust), time.time()
     leader = cluster.facts.jobmanager
-    # Over a unix socket the gateway shows no identity: it is this request that says that there is one.
+    # The gateway shows no identity over the Unix socket, but this request proves that there is a gateway.
     gateway = f"spiffe://{cluster.facts.trust_domain}/gateway/envoy"
     local = [(REST_CHANNEL, gateway, leader)]
     found = await asyncio.to_thread(_map, connections, facts, now, local=local, registered=workers)

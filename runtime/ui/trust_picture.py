@@ -1,4 +1,4 @@
-"""The layout of a trust map. Pure functions of numbers."""
+"""The layout of a trust map. Pure functions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _JOB_TIERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A process in a box with many."""
+    """A process in a box with many processes."""
 
     process: Process
     x: float
@@ -57,23 +57,23 @@ class Box:
 
     @property
     def middle(self) -> float:
-        """Its middle from the left."""
+        """The x coordinate of its center."""
         return self.x + self.width / 2
 
     @property
     def bottom(self) -> float:
-        """Its lower edge."""
+        """The y coordinate of its lower edge."""
         return self.y + self.height
 
     @property
     def right(self) -> float:
-        """Its right edge."""
+        """The x coordinate of its right edge."""
         return self.x + self.width
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A link in the picture: its curve, the arrow at the end that listens, and where its name stands."""
+    """A link in the picture: its curve, the arrow at the listener, and the position of its label."""
 
     link: Link
     path: str
@@ -86,7 +86,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A band of the picture."""
+    """A horizontal band of the picture."""
 
     title: str
     y: float
@@ -95,7 +95,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything with its place."""
+    """The whole layout."""
 
     width: float
     height: float
@@ -105,7 +105,7 @@ class Picture:
 
 
 def draw(found: TrustMap, *, of_a_job: bool = False) -> Picture:
-    """Place processes in bands by what they are, and draw each channel from who dials to who listens."""
+    """Place processes in bands by role, and draw each channel from the dialer to the listener."""
     rows = [
         (title, row)
         for title, roles in (_JOB_TIERS if of_a_job else _TIERS)
@@ -118,7 +118,7 @@ def draw(found: TrustMap, *, of_a_job: bool = False) -> Picture:
     tiers: list[Tier] = []
     y: float = MARGIN
     for number, (title, row) in enumerate(rows):
-        # With one box above another in the middle, the lines of a job would cross it.
+        # Spread the boxes: lines of a job would cross a box in the middle.
         gap = GAP + (width - LABEL_WIDTH - inner) / max(1, len(row)) * (0.8 if of_a_job and len(row) > 1 else 0)
         total = sum(sizes[group.key][0] for group in row) + gap * (len(row) - 1)
         x = LABEL_WIDTH + (width - LABEL_WIDTH - total) / 2
@@ -157,7 +157,7 @@ def _row_width(row: Sequence[Group], sizes: Mapping[str, tuple[float, float]]) -
 
 
 def _needs_arc(link: Link, row: Sequence[Group], gap: float) -> bool:
-    """Whether ``link`` stays in this band, and there is no straight way with room for its name."""
+    """Whether ``link`` stays in this band and a straight line has no room for its label."""
     order = [group.key for group in row]
     if link.dialer not in order or link.listener not in order:
         return False
@@ -181,18 +181,18 @@ def _line(link: Link, boxes: Mapping[str, Box], position: int, of: int) -> Line:
     shift = (position - (of - 1) / 2) * PARALLEL
     if start.y == end.y:
         return _sideways(link, start, end, boxes, shift)
-    # From the edge that faces the other: the lower one of the upper box, the upper one of the lower box.
+    # The line connects the facing edges: the lower edge of the upper box and the upper edge of the lower box.
     down = start.y < end.y
     lean = max(-1.0, min(1.0, (end.middle - start.middle) / 400))
     x1 = start.middle + shift + lean * start.width * 0.12
     x2 = end.middle + shift - lean * end.width * 0.32
     y1, y2 = (start.bottom, end.y) if down else (start.y, end.bottom)
     tip = y2 - 7 if down else y2 + 7
-    # Lines side by side bend one after the other, so that they do not meet in the middle.
+    # Parallel lines bend at different heights, so that they do not meet in the middle.
     turn = (position - (of - 1) / 2) * BEND * (1 if (x2 < x1) == down else -1)
     bend = (y1 + tip) / 2 + turn
-    # Nearer to who dials, where lines are apart; names of lines side by side stand one below the other.
-    # Between neighbouring bands it is near the middle; where a band lies between, its boxes would hide it there.
+    # The label is nearer to the dialer, where lines are apart; labels of parallel lines are at different heights.
+    # Between adjacent bands it is near the middle; across another band, the boxes of that band would hide it there.
     at = (0.38 if abs(y2 - y1) < TIER_GAP + BOX_HEIGHT else 0.14) + (position - (of - 1) / 2) * (
         0.34 if of == 2 else 0.22
     )

@@ -17,7 +17,7 @@ NOTHING_KNOWN: Mapping[IsolationLevel, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """One of them."""
+    """One warning."""
 
     tone: Tone
     text: str
@@ -26,7 +26,7 @@ class Concern:
 def trust_warnings(
     found: TrustMap, facts: TrustFacts, now: float, isolation: Mapping[IsolationLevel, int] = NOTHING_KNOWN
 ) -> tuple[Concern, ...]:
-    """The worst first; nothing when everything is in order. ``isolation``: TaskManagers by what they keep jobs in."""
+    """The warnings, worst first; empty if there are none. ``isolation`` counts TaskManagers by isolation level."""
     concerns: dict[str, Concern] = {}
     if without := isolation.get(IsolationLevel.NONE):
         who = "A TaskManager runs" if without == 1 else f"{without} TaskManagers run"
@@ -38,7 +38,7 @@ def trust_warnings(
             concerns.setdefault(text, Concern(link.tone, f"{text[0].upper()}{text[1:]} ({link.channel})."))
     authorities = [(each, anchor_tone(each, now)) for each in facts.anchors]
     for each, tone in authorities:
-        # During a rotation the old one may be about to end: that is what the rotation is for.
+        # During a rotation the old authority may be about to expire, which is what the rotation is for.
         if tone != "ok" and (each.signs or len(authorities) == 1):
             concerns[each.key] = Concern(tone, f"The signing authority: {left(each.not_after, now)}. Rotate it.")
     if facts.audit is not None and facts.audit.total:

@@ -277,7 +277,7 @@ async def test_the_stages_of_a_job_as_a_graph_and_a_table(browser: Browser) -> N
     text = await browser.page(f"/ui/jobs/{running.id}")
     assert text.count('<tr id="stage-') == 7
     assert text.count('<path class="flow"') == 6
-    assert "skewed: 78 times the middle" in text
+    assert "skewed: 78 times the median" in text
     assert "88.0 MB" in text
 
 
