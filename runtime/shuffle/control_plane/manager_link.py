@@ -38,7 +38,7 @@ QUERY_SECONDS = 3.0
 HINT_SECONDS = 5.0
 FIRST_RENEWAL_SECONDS = 1.0
 RENEWALS_PER_LEASE = 5
-_GONE = (EndpointNotFound, EndpointStopped, FencingTokenMismatch, NotConnected, PeerUnreachable)
+_SESSION_ENDED = (EndpointNotFound, EndpointStopped, FencingTokenMismatch, NotConnected, PeerUnreachable)
 
 
 class Leader(Protocol):
@@ -184,7 +184,7 @@ class ShuffleManagerLink:
             else:
                 try:
                     return await call(session.gateway)
-                except _GONE as error:
+                except _SESSION_ENDED as error:
                     await self._drop(session)
                     reason = error
                 except SluiceError as error:

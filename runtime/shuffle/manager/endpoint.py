@@ -137,7 +137,7 @@ class ShuffleManager(FencedRpcEndpoint):
         worker.allowed.update(job.job_id for job in live)
         _LOG.info("registered %s at %s:%d, %d live jobs", identity, registration.host, registration.port, len(live))
         if worker.drained:
-            self._tell_to_drain(name, wanted=True)
+            self._send_drain(name, wanted=True)
         return WorkerAccepted(
             fencing_token=self.fencing_token or b"",
             heartbeat_interval=self._config.heartbeat_interval,
@@ -154,7 +154,7 @@ class ShuffleManager(FencedRpcEndpoint):
         self._workers.heard(name, report)
         for kept in report.jobs[:MAX_WORKER_JOBS]:
             if self._jobs.get(kept.job_id) is None and kept.job_id not in self._opening:
-                self._tell_released(link, kept.job_id)
+                self._begin_release(link, kept.job_id)
 
     def _closed(self, name: str, peer: RemotePeer) -> None:
         link = self._links.get(name)
@@ -184,12 +184,12 @@ class ShuffleManager(FencedRpcEndpoint):
         for worker in self._workers.all:
             if self._hand_overs.due(worker):
                 gone_on = self._hand_overs.go_on(worker)
-                self.hand_off(gone_on, failed=self._note(f"handing over the data of {worker.name}"))
+                self.hand_off(gone_on, failed=self._failure_logger(f"handing over the data of {worker.name}"))
 
     def _watch_leases(self) -> None:
         for job in self._jobs.expired():
             _LOG.warning("the lease of job %s expired: its data is removed", job.job_id)
-            self.hand_off(self._forget(job.job_id), failed=self._note("forgetting a job"))
+            self.hand_off(self._forget(job.job_id), failed=self._failure_logger("forgetting a job"))
 
     # --- JobManagers --------------------------------------------------------------------------------------
 
@@ -345,10 +345,10 @@ class ShuffleManager(FencedRpcEndpoint):
         self._jobs.displace(job, shuffle_number)
         if self._store.has_noted(job.job_id, shuffle_number):
             recorded = self._hand_overs.record(job, shuffle_number)
-            self.hand_off(recorded, failed=self._note("removing the record of a shuffle's hand-overs"))
+            self.hand_off(recorded, failed=self._failure_logger("removing the record of a shuffle's hand-overs"))
         for link in self._links.values():
             released = link.gateway.release_shuffle(job.job_id, shuffle_number)
-            self.hand_off(released, failed=self._note("releasing a shuffle"))
+            self.hand_off(released, failed=self._failure_logger("releasing a shuffle"))
 
     async def release_job(self, job_id: str) -> None:
         """End a job: its data is removed and it cannot begin again."""
@@ -368,17 +368,17 @@ class ShuffleManager(FencedRpcEndpoint):
         try:
             await self._hand_overs.forget(job_id)
         finally:
-            told = (self._told_released(link, job_id) for link in tuple(self._links.values()))
+            told = (self._send_release(link, job_id) for link in tuple(self._links.values()))
             await asyncio.gather(*told)
 
-    async def _told_released(self, link: WorkerLink, job_id: str) -> None:
+    async def _send_release(self, link: WorkerLink, job_id: str) -> None:
         try:
             await link.gateway.release_job(job_id)
         except SluiceError as error:
             _LOG.info("%s was not told that job %s has ended: %s", link.peer.identity, job_id, error)
 
-    def _tell_released(self, link: WorkerLink, job_id: str) -> None:
-        self.hand_off(self._told_released(link, job_id))
+    def _begin_release(self, link: WorkerLink, job_id: str) -> None:
+        self.hand_off(self._send_release(link, job_id))
 
     async def renew_job_leases(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
         """Renew the leases of jobs; returns those that are unknown or belong to another cluster."""
@@ -395,17 +395,17 @@ class ShuffleManager(FencedRpcEndpoint):
         self._cluster()
         name = self._workers.drain(worker, wanted=wanted).name
         _LOG.info("%s %s ShuffleWorker %s", self.caller.identity, "drains" if wanted else "resumes", name)
-        self._tell_to_drain(name, wanted=wanted)
+        self._send_drain(name, wanted=wanted)
         if not wanted:  # the worker still has the data that it handed over
             for kept in kept_by(name, self._jobs.all):
                 if kept.shuffle.successors.pop(name, ""):
                     recorded = self._hand_overs.record(kept.job, kept.number)
-                    self.hand_off(recorded, failed=self._note("recording that a shuffle was not handed over"))
+                    self.hand_off(recorded, failed=self._failure_logger("recording that a shuffle was not handed over"))
 
-    def _tell_to_drain(self, name: str, *, wanted: bool) -> None:
+    def _send_drain(self, name: str, *, wanted: bool) -> None:
         link = self._links.get(name)
         if link is not None:
-            self.hand_off(link.gateway.drain(wanted), failed=self._note(f"telling {name} to drain"))
+            self.hand_off(link.gateway.drain(wanted), failed=self._failure_logger(f"telling {name} to drain"))
 
     # --- what is shown --------------------------------------------------------------------------------------
 
@@ -423,10 +423,10 @@ class ShuffleManager(FencedRpcEndpoint):
             jobs=tuple(job_view(job, self._workers.all, self._jobs.lease_left(job)) for job in own),
         )
 
-    def _note(self, what: str) -> Callable[[BaseException], None]:
-        return partial(self._noted, what)
+    def _failure_logger(self, what: str) -> Callable[[BaseException], None]:
+        return partial(self._log_failure, what)
 
-    def _noted(self, what: str, error: BaseException) -> None:
+    def _log_failure(self, what: str, error: BaseException) -> None:
         if isinstance(error, SluiceError):
             _LOG.info("%s failed: %s", what, error)
         else:

@@ -68,28 +68,28 @@ class HandOvers:
         """
         self._under_way.add(worker.name)
         try:
-            left = await self._ask_what_is_older(worker)
+            left = await self._find_older_shuffles(worker)
             for kept in kept_by(worker.name, self._jobs.all):
-                left += await self._go_on_with(worker.name, kept)
+                left += await self._hand_over_shuffle(worker.name, kept)
             worker.handed_over = left == 0
         finally:
             self._under_way.discard(worker.name)
 
-    async def _ask_what_is_older(self, worker: Worker) -> int:
+    async def _find_older_shuffles(self, worker: Worker) -> int:
         """Ask a worker which shuffles of recovered jobs it keeps; returns for how many jobs it did not answer."""
-        link, unsaid = self._links.get(worker.name), 0
+        link, unanswered = self._links.get(worker.name), 0
         for kept in worker.report.jobs if link is not None else ():
             job = self._jobs.get(kept.job_id)
             if link is None or job is None or not job.recovered or not kept.bytes:
                 continue
             numbers = await _kept_shuffles(link, job)
-            unsaid += numbers is None
+            unanswered += numbers is None
             if self._jobs.get(kept.job_id) is job:
                 for number in numbers or ():
                     self._jobs.found(job, number, worker.name)
-        return unsaid
+        return unanswered
 
-    async def _go_on_with(self, name: str, kept: Kept) -> int:
+    async def _hand_over_shuffle(self, name: str, kept: Kept) -> int:
         """Hand over one shuffle; returns how many maps are left, or 1 if that is unknown."""
         to = successor(name, kept.shuffle, self._workers.candidates(kept.job.job_id), self._jobs.assigned)
         source, target = self._links.get(name), self._links.get(to)

@@ -142,7 +142,7 @@ class _Receiver:
     async def give(self, each: Committed) -> None:
         """Transfer a map, or skip it if it cannot be read here."""
         with contextlib.suppress(SegmentCorrupt):
-            await self._give(each)
+            await self._transfer(each)
         self._shuffle.given.add(each.map_id)
 
     async def _connected(self) -> WorkerConnection:
@@ -152,7 +152,7 @@ class _Receiver:
             )
         return self._connection
 
-    async def _give(self, each: Committed) -> None:
+    async def _transfer(self, each: Committed) -> None:
         """Push one map and commit it.
 
         The successor may have the map already, as a replica. It then refuses the pushes but accepts the commit.

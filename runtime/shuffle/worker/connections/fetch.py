@@ -64,7 +64,7 @@ class FetchConnection:
         while True:
             following = self._followers is not None and self._feed(self._followers)
             for starved in list(self._starved.values()):
-                self._go_on(starved)
+                self._advance(starved)
                 if self._starved:
                     break  # the others would find no memory either
             ready = [fetch for fetch in self._fetches.values() if fetch.ready]
@@ -133,7 +133,7 @@ class FetchConnection:
             fetch = Fetch(header, data, checks, plan, header.extra, time.monotonic(), holding=holding)
             self._fetches[header.request] = fetch
             stack.pop_all()
-        self._go_on(fetch)
+        self._advance(fetch)
 
     def _payload(self, header: Header, holding: Holding, kept: int) -> memoryview:
         """Read the payload of a request. The request and ``kept`` more bytes are charged to ``holding``.
@@ -150,7 +150,7 @@ class FetchConnection:
             return self._session.payload(header)
         return self._session.payload(header, memoryview(bytearray(header.length)))
 
-    def _go_on(self, fetch: Fetch) -> None:
+    def _advance(self, fetch: Fetch) -> None:
         """Find the next segments of a fetch, or end it. The fetch waits while there is no room for them."""
         self._starved.pop(fetch.header.request, None)
         try:
@@ -261,7 +261,7 @@ class FetchConnection:
         fetch.size += size
         fetch.credit -= size
         if not isinstance(fetch, FollowingFetch):
-            self._go_on(fetch)
+            self._advance(fetch)
         elif not fetch.advance():
             self._session.send(fetch.sent())
 

@@ -69,7 +69,7 @@ class DataServer:
         self._tls = BulkTls(identity, policy, serving=True, engine=store.config.engine)
         self._handshakes = threading.Semaphore(MAX_HANDSHAKES + MAX_ENDING_HANDSHAKES)
         self._pending: PendingPeers[socket.socket] = PendingPeers(MAX_HANDSHAKES)
-        self._complained = -math.inf
+        self._last_warning = -math.inf
         self._seen, self._looked = -1, -math.inf
         """The version of the revocations that was applied, and the time of the last check in monotonic seconds."""
         self._lock = threading.Lock()
@@ -149,24 +149,24 @@ class DataServer:
             stack.callback(accepted.close)
             watched = accepted.dup()  # the handshake takes over the socket itself
             stack.callback(watched.close)
-            self._take_in(watched, address[0])
-            stack.callback(self._take_out, watched)
+            self._add_handshake(watched, address[0])
+            stack.callback(self._remove_handshake, watched)
             where = f"{address[0]}:{address[1]}"
             self._thread(self._admit, f"shuffle-{where}", accepted, watched, where)
             stack.pop_all()
 
-    def _take_in(self, watched: socket.socket, host: str) -> None:
+    def _add_handshake(self, watched: socket.socket, host: str) -> None:
         """Record the begin of a handshake; abort another one if there are too many."""
         with self._lock:
             self._raw[watched] = time.monotonic() + self._config.handshake_seconds
             gone = self._pending.add(watched, host)
             if gone is not None:
                 abort_socket(gone)
-        if gone is not None and time.monotonic() - self._complained >= COMPLAINT_SECONDS:
-            self._complained = time.monotonic()
+        if gone is not None and time.monotonic() - self._last_warning >= COMPLAINT_SECONDS:
+            self._last_warning = time.monotonic()
             _LOG.warning("more than %d concurrent handshakes: the oldest are aborted", MAX_HANDSHAKES)
 
-    def _take_out(self, watched: socket.socket) -> None:
+    def _remove_handshake(self, watched: socket.socket) -> None:
         with self._lock:
             self._raw.pop(watched, None)
             self._pending.discard(watched)
@@ -193,7 +193,7 @@ class DataServer:
                     accepted.setsockopt(level, option, value)
             return self._tls.handshake(accepted)
         finally:
-            self._take_out(watched)
+            self._remove_handshake(watched)
             watched.close()
             self._handshakes.release()
 

@@ -35,8 +35,8 @@ class Session:
         self._frame_seconds = frame_seconds
         self._header = memoryview(bytearray(HEADER_BYTES))
         self._scratch = memoryview(bytearray(MAX_PAYLOAD_BYTES))
-        self._complained = -math.inf
-        self._silent = 0
+        self._last_warning = -math.inf
+        self._unlogged = 0
 
     @property
     def job(self) -> Job:
@@ -89,12 +89,12 @@ class Session:
     def refuse(self, error: ShuffleError, header: Header, what: str) -> None:
         """Answer the request ``header`` with an error. Log that ``what`` was refused, unless one was just logged."""
         now = time.monotonic()
-        if now - self._complained >= COMPLAINT_SECONDS:
-            more = f" ({self._silent} more refused before)" if self._silent else ""
+        if now - self._last_warning >= COMPLAINT_SECONDS:
+            more = f" ({self._unlogged} more refused before)" if self._unlogged else ""
             _LOG.warning("%s: %s refused: %s%s", self.stream.peer, what, error, more)
-            self._complained, self._silent = now, 0
+            self._last_warning, self._unlogged = now, 0
         else:
-            self._silent += 1
+            self._unlogged += 1
         self.send_error(error, header)
 
     def send_error(self, error: ShuffleError, header: Header) -> None:
