@@ -25,29 +25,29 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Whether the shuffles of jobs go through the service. Default: yes in a cluster that
     ``sluice up`` starts, no elsewhere."""
     managers: tuple[str, ...] = ()
-    """``host:port`` of the ShuffleManagers, one of which leads; empty: those of this home."""
+    """``host:port`` of the ShuffleManagers, one of which leads. Empty: the ShuffleManagers of this home."""
     manager_count: Annotated[int, msgspec.Meta(ge=1, le=8)] = 1
-    """How many ShuffleManagers ``sluice up`` starts (none where ``managers`` are named); one leads."""
+    """How many ShuffleManagers ``sluice up`` starts (none if ``managers`` is set). One leads."""
     manager_names: tuple[str, ...] = ()
     """Names of the ShuffleManagers that may lead (``ha.mode`` ``zookeeper``)."""
     jobmanagers: tuple[str, ...] = ()
-    """Names of the JobManagers that may use the service, for managers; empty: any of the trust domain."""
+    """Names of the JobManagers that ShuffleManagers admit. Empty: all JobManagers of the trust domain."""
     workers: _Count = 2
     """How many ShuffleWorkers ``sluice up`` starts."""
     replicas: Annotated[int, msgspec.Meta(ge=1, le=MAX_REPLICAS)] = 1
     """Number of workers that store the output of each map task."""
     host: str = "127.0.0.1"
-    """Host on which managers and workers of this machine are reached."""
+    """Host under which the managers and workers of this machine are reachable."""
     manager_port: int = 0
     worker_port: int = 0
     memory_mb: Annotated[int, msgspec.Meta(ge=32)] = 256
-    """Memory of one worker for data that is not on its disks yet."""
+    """Memory of one worker for data that is not on disk yet."""
     metadata_mb: Annotated[int, msgspec.Meta(ge=16)] = 512
     """Further memory of one worker: half for metadata (shuffles, maps, indices), half for connections and reads.
     Requests beyond it are refused; one job gets at most three quarters of what the others leave."""
     max_connections: Annotated[int, msgspec.Meta(ge=16, le=65536)] = 1024
     """Maximum connections of drivers and executors to one worker; each executor has two. One job may have two thirds
-    of them, fewer beside other jobs."""
+    of them, fewer if there are other jobs."""
     directories: tuple[str, ...] = ()
     """Directories for the workers' data, one per disk; each worker has a folder in each. Empty: in the home."""
     policy: Policy = Policy.BLOCKING
@@ -55,17 +55,17 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     two replicas. pipelined: the same, and readers that follow a producer are served from memory. Shuffles of
     real-time streaming are always pipelined."""
     layout: Layout = Layout.REDUCE
-    """What is contiguous on the workers' disks: reduce: a partition of all maps; map: all partitions of a map."""
+    """What is contiguous on the workers' disks. reduce: a partition of all maps. map: all partitions of a map."""
     seal: Seal = "auto"
-    """Whether jobs encrypt and authenticate what they give to workers, with keys that only their drivers and executors
-    have; "auto": where the driver's CPU has AES instructions."""
+    """Whether jobs encrypt and authenticate the data that they push to workers, with keys that only their drivers and
+    executors have. "auto": yes if the driver's CPU has AES instructions."""
     encrypt_at_rest: bool = False
     """Whether workers encrypt their files, with keys derived from a secret in their home."""
     disk_reserve_mb: Annotated[int, msgspec.Meta(ge=0)] = 512
     """Space to keep free on each disk; a worker with less accepts no new shuffles."""
     spare_mb: Annotated[int, msgspec.Meta(ge=0)] = 1024
-    """Size of the files of ended shuffles that a worker keeps, to be overwritten by the same job's next shuffles,
-    which is cheaper than new files. They are deleted with the job, or when disk space is short; 0: none."""
+    """Size of the files of ended shuffles that a worker keeps. The next shuffles of the same job overwrite them, which
+    is cheaper than new files. They are deleted with the job, or if disk space is short. 0: none are kept."""
     workers_per_shuffle: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
     """Maximum number of workers of one shuffle."""
     job_quota_mb: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -73,7 +73,7 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     cluster_quota_mb: Annotated[int, msgspec.Meta(ge=0)] = 0
     """The same for all jobs of one cluster."""
     job_lease: Annotated[float, msgspec.Meta(ge=SHORTEST_JOB_LEASE_SECONDS)] = 120.0
-    """Time after which the data of a job with a silent JobManager is removed; must be longer than any failover."""
+    """Time after which the data of a job with a silent JobManager is removed. Must be longer than any failover."""
     heartbeat_interval: Annotated[float, msgspec.Meta(gt=0)] = 2.0
     heartbeat_timeout: Annotated[float, msgspec.Meta(gt=0)] = 10.0
     """Time after which a silent worker gets no new shuffles."""
