@@ -150,7 +150,7 @@ class UploadStore:
             )
         check(sum(note.size for note in own) + size)
         if sum(note.size for _, note in every) + size > SHARES * self._max_bytes:
-            raise TooManyUploads("the uploads of all users are too large together", "try again later")
+            raise TooManyUploads("the uploads of all users together are too large", "try again later")
         upload_id = secrets.token_hex(16)
         directory = make_private_directory(make_private_directory(self._root) / upload_id)
         with os.fdopen(os.open(directory / _CONTENT, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_MODE), "wb"):

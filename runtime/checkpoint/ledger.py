@@ -112,7 +112,7 @@ class CheckpointLedger:
     def _begun_anew(self, query: StreamingQuery, last: QueryCheckpoint) -> None:
         self.problem = (
             f"query {query.name} is at batch {query.batch} although batch {last.batch} was committed: its checkpoint "
-            f"is lost or another one's, and its output would be written twice"
+            f"is lost or belongs to another query, and its output would be written twice"
         )
 
 

@@ -117,7 +117,7 @@ class EgressRelay:
                 # For the audit, which reports every listener that it does not know.
                 write_secret(self._endpoint, msgspec.json.encode({"host": HOST, "port": self._port}))
                 stack.callback(self._endpoint.unlink, missing_ok=True)
-                looking = asyncio.create_task(repeat(self._look, LOOK_SECONDS, "the relay does not follow identities"))
+                looking = asyncio.create_task(repeat(self._look, LOOK_SECONDS, "cannot update identities in the relay"))
                 stack.push_async_callback(end_tasks, looking)
                 self._running = stack.pop_all()
 

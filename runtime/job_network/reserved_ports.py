@@ -49,7 +49,7 @@ class ReservedPorts:
                 self._holders[port] = holder
         except (OSError, ValueError, UnicodeError) as error:
             self.close()
-            what = f"no port of {host} can be kept for a job: {error}"
+            what = f"no port of {host} can be reserved for a job: {error}"
             raise PortsNotReserved(what, "check taskmanager.host") from error
 
     @property
@@ -107,7 +107,7 @@ def _reserved(address: Address) -> socket.socket:
     finally:
         for each in passed:
             each.close()
-    raise OSError(f"the ports {PRIVATE_PORTS.start} to {PRIVATE_PORTS.stop - 1} are for the networks of jobs")
+    raise OSError(f"the ports {PRIVATE_PORTS.start} to {PRIVATE_PORTS.stop - 1} are reserved for the networks of jobs")
 
 
 def _bound(address: Address, port: int) -> socket.socket:

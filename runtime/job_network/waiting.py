@@ -1,4 +1,4 @@
-"""The network of a sandbox that waits for a job: nothing in it can connect or listen before the job arrives.
+"""The network of a warm sandbox, which waits for a job: nothing in it can connect or listen before the job arrives.
 
 The job brings the rules and the recorder of connections. Until then the broker refuses everything. The broker runs
 outside of the sandbox, so this does not depend on what runs inside.
@@ -63,7 +63,7 @@ class WaitingNetwork:
             hosts = ReservedPorts(host, ()).hosts
             return cls(host, Network.open(later, later, uid=uid, hosts=hosts, gate=gate), later, gate)
 
-        opening = asyncio.create_task(asyncio.to_thread(make), name="network of a box that waits")
+        opening = asyncio.create_task(asyncio.to_thread(make), name="network of a warm sandbox")
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:

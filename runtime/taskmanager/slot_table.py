@@ -66,7 +66,7 @@ class SlotTable:
     def reserve(self, request: SlotRequest) -> bool:
         """Allocate a slot; False if this allocation has it already. Raises :class:`SlotNotAvailable`."""
         if not 0 <= request.slot < MAX_SLOTS_PER_TASKMANAGER:
-            raise SlotNotAvailable(f"there is no slot {request.slot}, only {MAX_SLOTS_PER_TASKMANAGER}")
+            raise SlotNotAvailable(f"there is no slot {request.slot}: the maximum is {MAX_SLOTS_PER_TASKMANAGER} slots")
         slot = self._slots.get(request.slot)
         if slot is not None and slot.request is not None:
             if slot.request.allocation_id == request.allocation_id:

@@ -149,7 +149,9 @@ class EndedUis(RpcEndpoint):
                     f"the event log of job {piece.job_id} is being received already", "ask again in a minute"
                 )
             if piece.offset + len(piece.data) > MAX_EVENT_LOG_BYTES:
-                raise EndedUiRefused(f"an event log of more than {MAX_EVENT_LOG_BYTES} bytes", "it is not shown")
+                raise EndedUiRefused(
+                    f"the event log has more than {MAX_EVENT_LOG_BYTES} bytes", "it is too large to show"
+                )
             try:
                 await asyncio.to_thread(_append, entry.ui.places.event_log, piece.data)
             except OSError as error:
