@@ -13,18 +13,18 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from sluice.core import AssertionRefused
-from sluice.pki.assertions import HEADER, PASS_AUDIENCE, REST_AUDIENCE, Assertion, AssertionVerifier, KeySet
+from sluice.pki.assertions import HEADER, ACCESS_TOKEN_AUDIENCE, REST_AUDIENCE, Assertion, AssertionVerifier, KeySet
 from sluice.runtime.rest.protocol.problems import NotAsserted
 
 _LOG = logging.getLogger(__name__)
 
-AUDIENCES = frozenset({REST_AUDIENCE, PASS_AUDIENCE})
+AUDIENCES = frozenset({REST_AUDIENCE, ACCESS_TOKEN_AUDIENCE})
 ASSERTED = web.RequestKey("asserted", Assertion)
 """Request key of the caller, set after :func:`for_operation` has checked the granted operation."""
 _VERIFIED = web.RequestKey("verified", Assertion)
 """Request key of the verified assertion, before its operation is checked."""
 SAFE_METHODS = frozenset({"GET", "HEAD"})
-"""Methods that change nothing (RFC 9110 section 9.2.1): the only ones that a dashboard session cookie allows."""
+"""Methods that change nothing (RFC 9110 section 9.2.1). A short-lived access token suffices only for these."""
 
 
 def require_assertion(keys: Callable[[bool], KeySet], *, except_path: str) -> Middleware:
