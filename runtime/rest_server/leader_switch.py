@@ -52,7 +52,7 @@ class RestSwitch:
 
     Args:
         identity: the TLS identity for forwarded requests.
-        origin: identifies this machine; a leader with the same origin is reached over its Unix socket.
+        origin: the ID of this home; a leader with the same origin is reached over its Unix socket.
         who_leads: returns the current leader, or None.
     """
 
