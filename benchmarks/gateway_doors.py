@@ -28,7 +28,7 @@ import psutil
 from sluice.core import Home, write_secret
 from sluice.gateway import EDGE_NAME, GatewayConfig
 from sluice.gateway.authz import DEFAULT_POLICY, Route, RouteTable, known_operations, read_policy
-from sluice.gateway.credentials import PassKeys, create_token, issue
+from sluice.gateway.credentials import AccessTokenKeys, create_token, issue
 from sluice.gateway.envoy_config import (
     SOURCE,
     Grants,
@@ -39,7 +39,7 @@ from sluice.gateway.envoy_config import (
     rate_limit,
     route_configuration,
 )
-from sluice.gateway.proxy import EnvoyPaths, EnvoyProcess, legs_of
+from sluice.gateway.proxy import EnvoyPaths, EnvoyProcess, upstreams_of
 from sluice.gateway.service import route_file, run_envoy
 from sluice.pki import PkiConfig, Role, SpiffeId
 from sluice.pki.assertions import Credential, Principal
@@ -130,9 +130,9 @@ class Site:
         """The identity of all proxies."""
         return self.home.identity(Role.GATEWAY, EDGE_NAME)
 
-    def pass_(self) -> str:
+    def access_token(self) -> str:
         """Issue a short-lived access token, as the auth service does."""
-        keys = PassKeys.of(self.home)
+        keys = AccessTokenKeys.of(self.home)
         keys.load()
         policy = read_policy(DEFAULT_POLICY, known_operations(ROUTES))
         principal = Principal("bench", ("viewer",), "token", Credential("token", "bench"))
@@ -180,7 +180,7 @@ async def _ours(site: Site, auth: int) -> AsyncIterator[Door]:
         port = json.loads(endpoint.read_bytes())["port"]
         mine = [child.pid for child in psutil.Process().children() if str(site.home.root) in " ".join(child.cmdline())]
         envoys = [pid for pid in mine if pid != auth and "envoy" in psutil.Process(pid).name()]
-        yield Door("sluice", port, site.pass_(), envoys, [auth])
+        yield Door("sluice", port, site.access_token(), envoys, [auth])
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -190,7 +190,7 @@ async def _ours(site: Site, auth: int) -> AsyncIterator[Door]:
 async def _bare(site: Site) -> AsyncIterator[Door]:
     """Envoy with the same listener, limits and upstream, but without authorization."""
     async with _envoy(site, "bare", [*rate_limit(CONFIG), _ROUTER], []) as (port, pid):
-        yield Door("bare Envoy", port, site.pass_(), [pid])
+        yield Door("bare Envoy", port, site.access_token(), [pid])
 
 
 @contextlib.asynccontextmanager
@@ -296,7 +296,7 @@ async def _envoy(
     manager["route_config"] = routes
     socket = site.directory / f"{name}.sock"
     bootstrap = site.directory / f"{name}.json"
-    clusters = edge_clusters(config, TRUST_DOMAIN, legs_of(config, paths))
+    clusters = edge_clusters(config, TRUST_DOMAIN, upstreams_of(config, paths))
     layer = {"name": "static", "static_layer": {"re2.max_program_size.error_level": 100000}}
     document = {
         "admin": {"address": {"pipe": {"path": str(socket)}}},

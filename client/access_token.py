@@ -13,7 +13,7 @@ MAX_TOKEN_CHARACTERS = 8192
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    pass_: str = msgspec.field(name="pass")
+    access_token: str = msgspec.field(name="pass")
     expires_in: int
 
 
@@ -44,10 +44,14 @@ class AccessTokenCache:
             answer = msgspec.json.decode(body, type=_Answer) if status == 200 else None
         except msgspec.MsgspecError:
             answer = None
-        if answer is None or not answer.pass_.isascii() or not 0 < len(answer.pass_) <= MAX_TOKEN_CHARACTERS:
+        if (
+            answer is None
+            or not answer.access_token.isascii()
+            or not 0 < len(answer.access_token) <= MAX_TOKEN_CHARACTERS
+        ):
             self._given_up = True
             return None
-        self._text, self._until = answer.pass_, now + answer.expires_in - MARGIN_SECONDS
+        self._text, self._until = answer.access_token, now + answer.expires_in - MARGIN_SECONDS
         return self.current(now)
 
     def drop(self) -> None:

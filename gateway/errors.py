@@ -53,7 +53,7 @@ class EnvoyFailed(GatewayError):
     """Envoy did not start, or exited unexpectedly."""
 
 
-class PassKeyError(GatewayError):
+class AccessTokenKeyError(GatewayError):
     """The signing keys of access tokens are missing or damaged."""
 
 

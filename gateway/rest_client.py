@@ -8,7 +8,7 @@ import aiohttp
 
 from sluice.core import BodyTooLarge, host_port, read_body, tcp_connector
 from sluice.gateway.errors import GatewayError
-from sluice.gateway.upstreams import Leg, UnixLeg
+from sluice.gateway.upstreams import UnixUpstream, Upstream
 from sluice.pki import Channel, Role, server_policy
 from sluice.pki.assertions import HEADER
 from sluice.pki.tls import TlsIdentity
@@ -20,9 +20,9 @@ class RestUnavailable(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class RestClient:
-    """A client of REST at ``leg``. ``identity`` is this process's, needed when REST runs on another machine."""
+    """A client of REST at ``upstream``. ``identity`` is this process's, needed when REST runs on another machine."""
 
-    leg: Leg
+    upstream: Upstream
     identity: TlsIdentity | None
 
     async def request(
@@ -49,14 +49,14 @@ class RestClient:
             raise RestUnavailable(f"no answer from REST: {error or type(error).__name__}") from error
 
     def _connector(self) -> aiohttp.BaseConnector:
-        if isinstance(self.leg, UnixLeg):
-            return aiohttp.UnixConnector(str(self.leg.path), force_close=True)
+        if isinstance(self.upstream, UnixUpstream):
+            return aiohttp.UnixConnector(str(self.upstream.path), force_close=True)
         if self.identity is None:
             raise RestUnavailable("REST is on another machine, and this process has no identity to connect with")
         policy = server_policy(Channel.REST, self.identity.spiffe_id.trust_domain, role=Role.JOBMANAGER)
         return tcp_connector(ssl=self.identity.client_context(policy, alpn=("http/1.1",)), force_close=True)
 
     def _url(self, path: str) -> str:
-        if isinstance(self.leg, UnixLeg):
+        if isinstance(self.upstream, UnixUpstream):
             return f"http://rest{path}"
-        return f"https://{host_port(self.leg.host, self.leg.port)}{path}"
+        return f"https://{host_port(self.upstream.host, self.upstream.port)}{path}"

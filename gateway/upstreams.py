@@ -38,14 +38,14 @@ KEEPALIVE_TIMEOUT = "2s"
 
 
 @dataclass(frozen=True, slots=True)
-class UnixLeg:
+class UnixUpstream:
     """A Unix socket on this machine that only its owner can open."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
-class TlsLeg:
+class TlsUpstream:
     """A listener of ``role`` at ``host`` (a name or an address). A peer with another role is refused."""
 
     host: str
@@ -65,11 +65,11 @@ class TlsLeg:
             )
 
 
-Leg = UnixLeg | TlsLeg
+Upstream = UnixUpstream | TlsUpstream
 
 
 @dataclass(frozen=True, slots=True)
-class Legs:
+class Upstreams:
     """All upstreams of Envoy. The Spark Connect relay always runs on Envoy's machine.
 
     Attributes:
@@ -77,32 +77,36 @@ class Legs:
         more_auth: the other auth services, of the same kind; Envoy may use any of them.
     """
 
-    auth: Leg
-    rest: Leg
-    connect: UnixLeg
-    more_auth: tuple[Leg, ...] = ()
+    auth: Upstream
+    rest: Upstream
+    connect: UnixUpstream
+    more_auth: tuple[Upstream, ...] = ()
 
     @property
     def any_tls(self) -> bool:
         """Whether Envoy needs an internal identity."""
-        return isinstance(self.auth, TlsLeg) or isinstance(self.rest, TlsLeg)
+        return isinstance(self.auth, TlsUpstream) or isinstance(self.rest, TlsUpstream)
 
 
-def discovery_type(*legs: Leg) -> str:
+def discovery_type(*upstreams: Upstream) -> str:
     """Envoy's discovery type. Host names are resolved again periodically, so Envoy follows a process that moves."""
-    return "STRICT_DNS" if any(isinstance(leg, TlsLeg) and _ip(leg.host) is None for leg in legs) else "STATIC"
+    return (
+        "STRICT_DNS"
+        if any(isinstance(upstream, TlsUpstream) and _ip(upstream.host) is None for upstream in upstreams)
+        else "STATIC"
+    )
 
 
-def address(leg: Leg) -> dict[str, object]:
-    """The address of the leg as Envoy's JSON."""
-    if isinstance(leg, UnixLeg):
-        return {"pipe": {"path": str(leg.path)}}
-    return {"socket_address": {"address": leg.host, "port_value": leg.port}}
+def address(upstream: Upstream) -> dict[str, object]:
+    """The address of the upstream as Envoy's JSON."""
+    if isinstance(upstream, UnixUpstream):
+        return {"pipe": {"path": str(upstream.path)}}
+    return {"socket_address": {"address": upstream.host, "port_value": upstream.port}}
 
 
-def transport_socket(leg: Leg, trust_domain: str, alpn: str = "http/1.1") -> dict[str, object]:
-    """The transport socket of the leg: mutual TLS when it leaves the machine, otherwise a raw buffer."""
-    if isinstance(leg, UnixLeg):
+def transport_socket(upstream: Upstream, trust_domain: str, alpn: str = "http/1.1") -> dict[str, object]:
+    """The transport socket for the upstream: mutual TLS to another machine, otherwise a raw buffer."""
+    if isinstance(upstream, UnixUpstream):
         return {"name": "envoy.transport_sockets.raw_buffer", "typed_config": {"@type": _RAW}}
     return {
         "name": "envoy.transport_sockets.tls",
@@ -111,7 +115,7 @@ def transport_socket(leg: Leg, trust_domain: str, alpn: str = "http/1.1") -> dic
             # No session resumption: every connection does a full handshake, which checks the peer against the CRL.
             "max_session_keys": 0,
             "allow_renegotiation": False,
-            "common_tls_context": common_tls_context(trust_domain, leg.role, alpn),
+            "common_tls_context": common_tls_context(trust_domain, upstream.role, alpn),
         },
     }
 
@@ -168,16 +172,16 @@ def grpc_service(cluster: str) -> dict[str, object]:
 
 def cluster(
     name: str,
-    leg: Leg,
+    upstream: Upstream,
     trust_domain: str,
     *,
     connect_timeout: str,
     max_connection_duration: str,
     http2: bool = False,
-    replicas: Sequence[Leg] = (),
+    replicas: Sequence[Upstream] = (),
     **more: object,
 ) -> dict[str, object]:
-    """One upstream cluster of Envoy, with ``leg`` and its ``replicas`` (of the same kind) as endpoints.
+    """One upstream cluster of Envoy, with ``upstream`` and its ``replicas`` (of the same kind) as endpoints.
 
     Envoy checks a new CRL in handshakes only, so ``max_connection_duration`` limits the age of connections.
     """
@@ -186,13 +190,13 @@ def cluster(
         # A replica that hangs without closing its connection must not hold a stream.
         alive = {"connection_keepalive": {"interval": KEEPALIVE_INTERVAL, "timeout": KEEPALIVE_TIMEOUT}}
         protocol = {"http2_protocol_options": alive if replicas else {}}
-    endpoints = [{"endpoint": {"address": address(each)}} for each in (leg, *replicas)]
+    endpoints = [{"endpoint": {"address": address(each)}} for each in (upstream, *replicas)]
     return {
         "name": name,
-        "type": discovery_type(leg, *replicas),
+        "type": discovery_type(upstream, *replicas),
         "dns_lookup_family": "ALL",
         "connect_timeout": connect_timeout,
-        "transport_socket": transport_socket(leg, trust_domain, "h2" if http2 else "http/1.1"),
+        "transport_socket": transport_socket(upstream, trust_domain, "h2" if http2 else "http/1.1"),
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": _HTTP,

@@ -16,14 +16,14 @@ from yarl import URL
 
 from sluice.core.home import Home
 from sluice.gateway.credentials.assertion import AssertionSigner, publish_keys
-from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.credentials.signing_keys import AccessTokenKeys
 from sluice.gateway.principal import AccessRole
 from sluice.gateway.service.assembly import decode_routes
 from sluice.pki.assertions.keys import assertion_keys_file
 from sluice.pki.assertions.principal import Credential, Principal
 from sluice.pki.assertions.tokens import (
+    ACCESS_TOKEN_AUDIENCE,
     HEADER,
-    PASS_AUDIENCE,
     Assertion,
     AssertionVerifier,
     decode_jwks,
@@ -35,7 +35,7 @@ class AssertingGateway:
     """Signs assertions as the gateway of ``home``, at the time of ``clock``; publishes its public keys in the home."""
 
     def __init__(self, home: Home, clock: Callable[[], float] = time.time) -> None:
-        self.keys = PassKeys.of(home)
+        self.keys = AccessTokenKeys.of(home)
         self.keys.refresh(time.time())
         publish_keys(home, self.keys)
         self.signer = AssertionSigner(self.keys, clock=clock)
@@ -78,7 +78,9 @@ class AssertingGateway:
 def asserted_by(home: Home, text: str, *, method: str = "GET", target: str = "/v1/jobs", audience: str) -> Assertion:
     """Verify an assertion of the gateway of ``home`` for this request, and return its contents."""
     keys = decode_jwks(assertion_keys_file(home).read_bytes())
-    return AssertionVerifier(lambda _: keys, {audience, PASS_AUDIENCE}).verify([text], method=method, target=target)
+    return AssertionVerifier(lambda _: keys, {audience, ACCESS_TOKEN_AUDIENCE}).verify(
+        [text], method=method, target=target
+    )
 
 
 _ROUTES = decode_routes(msgspec.json.encode(published_routes()), flight_sql=True)

@@ -21,8 +21,8 @@ from sluice.gateway.proxy import (
     CertificateFiles,
     EnvoyPaths,
     NginxPaths,
-    legs_of,
     render_nginx,
+    upstreams_of,
 )
 from sluice.gateway.service import edge_directory
 from sluice.pki import Role
@@ -56,12 +56,12 @@ def render_(
         )
     settings = configuration.jobmanager
     rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
-    legs = legs_of(configuration.gateway, EnvoyPaths.of(located), rest)
+    upstreams = upstreams_of(configuration.gateway, EnvoyPaths.of(located), rest)
     directory = (out or located.gateway / proxy.value).absolute()
     internal = located.identity(Role.GATEWAY, ENVOY_NAME)
     user = pwd.getpwuid(0).pw_name if os.geteuid() == 0 else ""
     paths = NginxPaths(directory, edge_directory(located), internal, access_file(located), user)
-    text = render_nginx(configuration.gateway, paths, legs)
+    text = render_nginx(configuration.gateway, paths, upstreams)
     if (files := CertificateFiles.of(configuration.gateway)) is not None:
         files.update(utc_now())
     if out is None:
@@ -69,7 +69,7 @@ def render_(
         return
     make_private_directory(directory)
     make_private_directory(paths.access_log.parent)
-    if legs.any_tls:
+    if upstreams.any_tls:
         write_public(directory / TRUST_FILE, trusted_pem(read_identity(internal)[0].anchors))
     write_secret(directory / CONFIGURATION, text.encode())
     typer.echo(f"wrote {directory / CONFIGURATION}; check and start it as this user:", err=True)

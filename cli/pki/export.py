@@ -74,13 +74,13 @@ def export(
 def _list(*, as_json: bool) -> None:
     if as_json:
         programs = [
-            {"program": program, "purpose": entry.purpose, "proven": entry.proven}
+            {"program": program, "purpose": entry.purpose, "proven": entry.tested_with}
             for program, entry in CATALOGUE.items()
         ]
         print_json({"programs": programs})
         return
     for program, entry in CATALOGUE.items():
-        typer.echo(f"{program:<10} {entry.purpose}\n{'':<10} proven with {entry.proven}")
+        typer.echo(f"{program:<10} {entry.purpose}\n{'':<10} tested with {entry.tested_with}")
 
 
 def _export_program(program: Program, source: str, output: Path, peers: list[str], *, as_json: bool) -> None:
@@ -91,7 +91,9 @@ def _export_program(program: Program, source: str, output: Path, peers: list[str
     except InvalidIdentity as error:
         raise UsageError(error.what, error.remedy) from error
     if as_json:
-        print_json({"program": program, "proven": CATALOGUE[program].proven, "files": [str(file) for file in files]})
+        print_json(
+            {"program": program, "proven": CATALOGUE[program].tested_with, "files": [str(file) for file in files]}
+        )
         return
     for file in files:
         typer.echo(f"wrote {file}")

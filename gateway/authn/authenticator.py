@@ -16,13 +16,13 @@ from sluice.gateway.authn import client_certificate
 from sluice.gateway.authz import PolicyFile
 from sluice.gateway.config import IssuerConfig
 from sluice.gateway.credentials import (
+    ACCESS_TOKEN_COOKIE,
     ISSUER,
-    PASS_COOKIE,
     SESSION_COOKIE,
+    AccessTokenKeys,
     Authenticated,
-    InvalidPass,
+    InvalidAccessToken,
     NoSession,
-    PassKeys,
     Refusal,
     Revocations,
     SessionRecord,
@@ -66,7 +66,7 @@ class Authenticator:
     users: CachedFile[UserBook]
     sessions: SessionStore
     revocations: Revocations
-    pass_keys: PassKeys
+    access_token_keys: AccessTokenKeys
     policy: PolicyFile
     trust_domain: str
     issuers: Mapping[str, tuple[IssuerConfig, KeyCache]] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Authenticator:
         revoked = self.revocations.current().refuses(
             name=found.principal.name,
             credential=found.principal.credential,
-            jti=found.pass_id or Jti(""),
+            jti=found.access_token_id or Jti(""),
             now=self.clock(),
         )
         if revoked is not None:
@@ -122,7 +122,7 @@ class Authenticator:
         if looks_like_jwt(credential):
             issuer = unverified_issuer(credential)
             if issuer == ISSUER:
-                return self._pass(credential, by_cookie=False)
+                return self._by_access_token(credential, by_cookie=False)
             return await self._foreign(credential, issuer)
         if len(credential) > MAX_TOKEN_CHARACTERS:
             raise Unauthenticated(Refusal.MALFORMED)
@@ -142,9 +142,9 @@ class Authenticator:
     def _cookies(self, values: tuple[str, ...]) -> Authenticated:
         cookies = parse_cookies(values)
         refused = Unauthenticated(Refusal.MISSING)
-        if (text := cookies.get(PASS_COOKIE)) is not None:
+        if (text := cookies.get(ACCESS_TOKEN_COOKIE)) is not None:
             try:
-                return self._pass(text, by_cookie=True)
+                return self._by_access_token(text, by_cookie=True)
             except Unauthenticated as error:
                 refused = error
         # An access token lives for minutes only. If it has expired, the session may still be valid.
@@ -152,10 +152,10 @@ class Authenticator:
             return self._session(text, by_cookie=True)
         raise refused
 
-    def _pass(self, text: str, *, by_cookie: bool) -> Authenticated:
+    def _by_access_token(self, text: str, *, by_cookie: bool) -> Authenticated:
         try:
-            found = verify(text, self.pass_keys, now=self.clock())
-        except InvalidPass as error:
+            found = verify(text, self.access_token_keys, now=self.clock())
+        except InvalidAccessToken as error:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=str(error)) from error
         # Browsers send cookies by themselves, so an access token in a cookie needs a CSRF token. A bearer does not.
         if by_cookie and found.csrf is None:

@@ -29,7 +29,7 @@ MAX_AUTH_ADDRESSES = 16
 MAX_AUDIT_EXPORTS = 8
 MAX_ACME_NAMES = 32
 """A certificate can have more names, but each renewal validates all of them."""
-MAX_PASS_SECONDS = 600
+MAX_ACCESS_TOKEN_SECONDS = 600
 """Must be shorter than the time that a signing key stays published after its last signature."""
 
 
@@ -149,8 +149,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if self.http3 and not self.port:
             raise ValueError("http3 needs a fixed port: TCP and UDP use the same one, and 0 means any free port")
         self._check_replicas()
-        if not 10 <= self.pass_lifetime <= MAX_PASS_SECONDS:
-            raise ValueError(f"pass_lifetime must be 10 to {MAX_PASS_SECONDS} seconds")
+        if not 10 <= self.pass_lifetime <= MAX_ACCESS_TOKEN_SECONDS:
+            raise ValueError(f"pass_lifetime must be 10 to {MAX_ACCESS_TOKEN_SECONDS} seconds")
         if len({each.issuer for each in self.issuers}) != len(self.issuers):
             raise ValueError("issuers has the same issuer twice")
         if len({each.name for each in self.audit_exports}) != len(self.audit_exports):

@@ -13,7 +13,7 @@ from pathlib import Path
 from sluice.core import Home
 from sluice.gateway.authz import Route
 from sluice.gateway.connect.messages import METHODS, SERVICE
-from sluice.gateway.upstreams import UnixLeg, cluster
+from sluice.gateway.upstreams import UnixUpstream, cluster
 
 FLIGHT_SERVICE = "arrow.flight.protocol.FlightService"
 FLIGHT_METHODS = ("GetFlightInfo", "GetSchema", "DoGet", "DoPut", "DoAction")
@@ -80,11 +80,11 @@ def connect_route(
     }
 
 
-def connect_cluster(leg: UnixLeg, trust_domain: str) -> dict[str, object]:
+def connect_cluster(upstream: UnixUpstream, trust_domain: str) -> dict[str, object]:
     """The relay's cluster, over its unix socket. Connections have no maximum duration, which could end a query."""
     return cluster(
         CLUSTER,
-        leg,
+        upstream,
         trust_domain,
         connect_timeout="5s",
         max_connection_duration="0s",

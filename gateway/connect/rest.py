@@ -10,7 +10,7 @@ import msgspec
 from sluice.core import Home
 from sluice.gateway.connect.envoy import OPERATION
 from sluice.gateway.connect.sessions import SessionAddress, SessionUnavailable
-from sluice.gateway.credentials import AssertionSigner, PassKeys
+from sluice.gateway.credentials import AccessTokenKeys, AssertionSigner
 from sluice.gateway.rest_client import RestClient, RestUnavailable
 from sluice.pki.assertions import Assertion
 
@@ -34,7 +34,7 @@ class RestSessions:
 
     async def ask(self, who: Assertion) -> SessionAddress:
         """The session of ``who``; REST starts it if necessary. Raises :class:`SessionUnavailable`."""
-        keys = PassKeys.of(self.home)
+        keys = AccessTokenKeys.of(self.home)
         keys.load()
         assertion = AssertionSigner(keys, time.time).sign(
             who.principal,

@@ -1,15 +1,15 @@
 from .access_tokens import (
+    ACCESS_TOKEN_COOKIE as ACCESS_TOKEN_COOKIE,
     AUDIENCE as AUDIENCE,
     CSRF_COOKIE as CSRF_COOKIE,
     CSRF_HEADER as CSRF_HEADER,
     ISSUER as ISSUER,
     LEEWAY_SECONDS as LEEWAY_SECONDS,
-    PASS_COOKIE as PASS_COOKIE,
     SAFE_METHODS as SAFE_METHODS,
     SESSION_COOKIE as SESSION_COOKIE,
-    InvalidPass as InvalidPass,
+    InvalidAccessToken as InvalidAccessToken,
     issue as issue,
-    role_pass_prefix as role_pass_prefix,
+    role_access_token_prefix as role_access_token_prefix,
     verify as verify,
 )
 from .api_tokens import (
@@ -35,7 +35,7 @@ from .sessions import (
     SessionRecord as SessionRecord,
     is_session as is_session,
 )
-from .signing_keys import PassKeys as PassKeys, encode_jwks as encode_jwks
+from .signing_keys import AccessTokenKeys as AccessTokenKeys, encode_jwks as encode_jwks
 from .token_file import TokenStore as TokenStore, create_token as create_token, token_snapshot as token_snapshot
 from .token_last_used import TokensLastUsed as TokensLastUsed, read_last_used as read_last_used
 from .users import (

@@ -38,7 +38,7 @@ import msgspec
 from sluice.core import InvalidJwt, read_header, verified_claims
 from sluice.gateway.authz import Policy
 from sluice.gateway.credentials.authenticated import Authenticated
-from sluice.gateway.credentials.signing_keys import ALGORITHM, PassKeys
+from sluice.gateway.credentials.signing_keys import ALGORITHM, AccessTokenKeys
 from sluice.pki.assertions import Credential, CredentialKind, Jti, Method, Principal
 
 ISSUER = "sluice-gateway"
@@ -46,10 +46,10 @@ AUDIENCE = "sluice"
 DEFAULT_LIFETIME = dt.timedelta(minutes=5)
 LEEWAY_SECONDS = 5
 """Maximum difference between the clocks of one cluster."""
-MAX_PASS_CHARACTERS = 4096
+MAX_ACCESS_TOKEN_CHARACTERS = 4096
 """Browsers store at least this much per cookie, including its name (RFC 6265 section 6.1)."""
 
-PASS_COOKIE = "__Host-sluice-pass"  # noqa: S105  the name of a cookie
+ACCESS_TOKEN_COOKIE = "__Host-sluice-pass"  # noqa: S105  the name of a cookie
 SESSION_COOKIE = "__Host-sluice-session"
 CSRF_COOKIE = "__Host-sluice-csrf"
 """The page's script can read this cookie and repeats its value in :data:`CSRF_HEADER`."""
@@ -69,7 +69,7 @@ def role_decides(policy: str) -> str:
     return f"{ROLE_DECIDES}-{policy}"
 
 
-def role_pass_prefix(policy: str) -> str:
+def role_access_token_prefix(policy: str) -> str:
     """The first characters of all passes with a ``role`` that were issued under this policy.
 
     Passes of another policy have another prefix; for those, Envoy asks the auth service. With
@@ -78,7 +78,7 @@ def role_pass_prefix(policy: str) -> str:
     return base64.urlsafe_b64encode(f'{{"alg":"{ALGORITHM}","cty":"{role_decides(policy)}",'.encode()).decode()
 
 
-class InvalidPass(Exception):
+class InvalidAccessToken(Exception):
     """The text is not a valid pass of this gateway, or the pass has expired. The message is for the log."""
 
 
@@ -102,7 +102,7 @@ class _Claims(msgspec.Struct, frozen=True, kw_only=True):
 
 def issue(
     principal: Principal,
-    keys: PassKeys,
+    keys: AccessTokenKeys,
     policy: Policy,
     *,
     now: float,
@@ -143,33 +143,33 @@ def issue(
     key = keys.signing(now)
     header = {"kid": key.kid} | ({"cty": role_decides(policy.digest)} if "role" in claims else {})
     text = jwt.encode(claims, key.private, algorithm=ALGORITHM, headers=header)
-    return text, Authenticated(principal, expires_at, csrf or None, pass_id=jti)
+    return text, Authenticated(principal, expires_at, csrf or None, access_token_id=jti)
 
 
-def verify(text: str, keys: PassKeys, *, now: float) -> Authenticated:
+def verify(text: str, keys: AccessTokenKeys, *, now: float) -> Authenticated:
     """Verify the pass ``text`` and return its principal. The caller must check revocations.
 
     ``csrf`` of the result is None for a pass that was not issued for a cookie.
 
     Raises:
-        InvalidPass: the text is not a valid pass of this gateway.
+        InvalidAccessToken: the text is not a valid pass of this gateway.
     """
-    if len(text) > MAX_PASS_CHARACTERS:
-        raise InvalidPass("not of a pass's shape")
+    if len(text) > MAX_ACCESS_TOKEN_CHARACTERS:
+        raise InvalidAccessToken("not of a pass's shape")
     try:
         header = read_header(text)
         key = keys.find(header.kid or "")
         if key is None or header.algorithm != ALGORITHM or header.type != "JWT":
-            raise InvalidPass("not signed with a key of this gateway")
+            raise InvalidAccessToken("not signed with a key of this gateway")
         claims = verified_claims(text, key.private.public_key(), ALGORITHM, _Claims)
     except InvalidJwt as error:
-        raise InvalidPass(f"not a pass of this gateway: {error}") from error
+        raise InvalidAccessToken(f"not a pass of this gateway: {error}") from error
     if claims.iss != ISSUER or claims.aud != AUDIENCE:
-        raise InvalidPass("made for another purpose")
+        raise InvalidAccessToken("made for another purpose")
     if now >= claims.exp + LEEWAY_SECONDS:
-        raise InvalidPass("expired")
+        raise InvalidAccessToken("expired")
     if max(claims.iat, claims.nbf) > now + LEEWAY_SECONDS:
-        raise InvalidPass("from the future")
+        raise InvalidAccessToken("from the future")
     credential = Credential(claims.kind, claims.cred)
     principal = Principal(claims.sub, claims.roles, claims.method, credential, claims.groups, claims.scope)
-    return Authenticated(principal, claims.exp, claims.csrf or None, pass_id=claims.jti)
+    return Authenticated(principal, claims.exp, claims.csrf or None, access_token_id=claims.jti)

@@ -16,7 +16,7 @@ import jwt
 import msgspec
 
 from sluice.core import Home, write_public
-from sluice.gateway.credentials.signing_keys import PassKeys, encode_jwks
+from sluice.gateway.credentials.signing_keys import AccessTokenKeys, encode_jwks
 from sluice.pki.assertions import (
     ALGORITHM,
     CONNECT_AUDIENCE,
@@ -34,11 +34,11 @@ CONNECT_PREFIXES = ("/spark.connect.SparkConnectService/", "/arrow.flight.protoc
 """Paths of the gRPC methods that the relay serves."""
 
 _JTI_BYTES = 12
-_PASS_ONLY = frozenset({"method", "all", "own"})
+_ACCESS_TOKEN_ONLY = frozenset({"method", "all", "own"})
 """Claims of passes; assertions omit them."""
 
 
-def publish_keys(home: Home, keys: PassKeys) -> None:
+def publish_keys(home: Home, keys: AccessTokenKeys) -> None:
     """Write the public key set to its file, unless the file has the same content already."""
     path, data = assertion_keys_file(home), encode_jwks(keys)
     if not path.exists() or path.read_bytes() != data:
@@ -54,7 +54,7 @@ def audience_of(path: str) -> str:
 class AssertionSigner:
     """Signs assertions; ``clock`` returns seconds since the epoch."""
 
-    keys: PassKeys
+    keys: AccessTokenKeys
     clock: Callable[[], float] = time.time
 
     def sign(
@@ -80,7 +80,7 @@ class AssertionSigner:
             policy: the SHA-256 of the policy file that granted it; empty when no policy did.
 
         Raises:
-            PassKeyError: there is no signing key.
+            AccessTokenKeyError: there is no signing key.
         """
         now = self.clock()
         path, _, query = target.partition("?")
@@ -105,5 +105,5 @@ class AssertionSigner:
             exp=int(now) + LIFETIME_SECONDS,
         )
         key = self.keys.signing(now)
-        payload = {name: value for name, value in msgspec.to_builtins(claims).items() if name not in _PASS_ONLY}
+        payload = {name: value for name, value in msgspec.to_builtins(claims).items() if name not in _ACCESS_TOKEN_ONLY}
         return jwt.encode(payload, key.private, algorithm=ALGORITHM, headers={"kid": key.kid})

@@ -18,11 +18,11 @@ class Authenticated:
         expires_at: when the credential expires, in seconds since the epoch.
         csrf: the CSRF token that unsafe requests must repeat; None when the credential is not a cookie.
         session: the session, when the request presented one.
-        pass_id: the id of the pass, when the request presented one.
+        access_token_id: the id of the pass, when the request presented one.
     """
 
     principal: Principal
     expires_at: float = math.inf
     csrf: str | None = None
     session: SessionRecord | None = None
-    pass_id: Jti | None = None
+    access_token_id: Jti | None = None

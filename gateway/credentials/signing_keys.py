@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from sluice.core import Home, make_private_directory, read_secret, remove_leftovers, write_secret
-from sluice.gateway.errors import PassKeyError
+from sluice.gateway.errors import AccessTokenKeyError
 from sluice.gateway.shared_store import writers_lock
 
 ALGORITHM = "ES256"
@@ -36,7 +36,7 @@ _KID_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class PassKey:
+class AccessTokenKey:
     """One signing key; ``created`` in seconds since the epoch."""
 
     kid: str
@@ -44,7 +44,7 @@ class PassKey:
     private: ec.EllipticCurvePrivateKey
 
     def __repr__(self) -> str:
-        return f"PassKey({self.kid!r}, created={self.created})"
+        return f"AccessTokenKey({self.kid!r}, created={self.created})"
 
     def jwk(self) -> dict[str, object]:
         """The public half (RFC 7517)."""
@@ -76,15 +76,15 @@ def plan(ages: Iterable[tuple[str, float]], now: float) -> KeyPlan:
     return KeyPlan(signing[0], retired, make=now - ordered[-1][1] >= ROTATE_AFTER.total_seconds())
 
 
-class PassKeys:
+class AccessTokenKeys:
     """The keys of one home. The auth service writes them; other processes of the same home may read them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._keys: dict[str, PassKey] = {}
+        self._keys: dict[str, AccessTokenKey] = {}
 
     @classmethod
-    def of(cls, home: Home) -> PassKeys:
+    def of(cls, home: Home) -> AccessTokenKeys:
         """The keys of ``home``; nothing is read before :meth:`refresh` or :meth:`load`."""
         return cls(home.gateway / "pass-keys")
 
@@ -99,7 +99,9 @@ class PassKeys:
             for kid in due.retired:
                 self._file(keys.pop(kid)).unlink(missing_ok=True)
             if due.make:
-                key = PassKey(secrets.token_hex(_KID_BYTES), float(int(now)), ec.generate_private_key(ec.SECP256R1()))
+                key = AccessTokenKey(
+                    secrets.token_hex(_KID_BYTES), float(int(now)), ec.generate_private_key(ec.SECP256R1())
+                )
                 write_secret(self._file(key), _pem(key.private))
                 keys[key.kid] = key
         # Replaced as a whole, because another thread may be reading it.
@@ -110,14 +112,16 @@ class PassKeys:
         """Read the keys without changing any, for processes other than the auth service."""
         self._keys = self._read() if self._directory.is_dir() else {}
 
-    def signing(self, now: float) -> PassKey:
-        """The key that signs at ``now``; raises :class:`PassKeyError` before the first :meth:`refresh`."""
+    def signing(self, now: float) -> AccessTokenKey:
+        """The key that signs at ``now``; raises :class:`AccessTokenKeyError` before the first :meth:`refresh`."""
         kid = plan(((key.kid, key.created) for key in self._keys.values()), now).signing
         if kid is None:
-            raise PassKeyError("there is no key to sign access tokens with", "start the auth service: it creates keys")
+            raise AccessTokenKeyError(
+                "there is no key to sign access tokens with", "start the auth service: it creates keys"
+            )
         return self._keys[kid]
 
-    def find(self, kid: str) -> PassKey | None:
+    def find(self, kid: str) -> AccessTokenKey | None:
         """The loaded key with this id. Ids come from callers, so they never become part of a file name."""
         return self._keys.get(kid)
 
@@ -126,11 +130,11 @@ class PassKeys:
         ordered = sorted(self._keys.values(), key=lambda key: (key.created, key.kid))
         return {"keys": [key.jwk() for key in ordered]}
 
-    def _file(self, key: PassKey) -> Path:
+    def _file(self, key: AccessTokenKey) -> Path:
         return self._directory / f"{int(key.created)}-{key.kid}.pem"
 
-    def _read(self) -> dict[str, PassKey]:
-        keys: dict[str, PassKey] = {}
+    def _read(self) -> dict[str, AccessTokenKey]:
+        keys: dict[str, AccessTokenKey] = {}
         for path in sorted(self._directory.glob("*.pem")):
             match = _FILE.fullmatch(path.name)
             if match is None:
@@ -138,14 +142,14 @@ class PassKeys:
             try:
                 private = serialization.load_pem_private_key(read_secret(path, MAX_KEY_BYTES), password=None)
             except ValueError as error:
-                raise PassKeyError(f"{path} is damaged", "remove it; another is made") from error
+                raise AccessTokenKeyError(f"{path} is damaged", "remove it; another is made") from error
             if not isinstance(private, ec.EllipticCurvePrivateKey) or private.curve.name != "secp256r1":
-                raise PassKeyError(f"{path} is not a P-256 key", "remove it; another is made")
-            keys[match[2]] = PassKey(match[2], float(match[1]), private)
+                raise AccessTokenKeyError(f"{path} is not a P-256 key", "remove it; another is made")
+            keys[match[2]] = AccessTokenKey(match[2], float(match[1]), private)
         return keys
 
 
-def encode_jwks(keys: PassKeys) -> bytes:
+def encode_jwks(keys: AccessTokenKeys) -> bytes:
     """The public key set as JSON, as it is served and written to a file."""
     return msgspec.json.encode(keys.jwks())
 

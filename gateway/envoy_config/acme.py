@@ -20,7 +20,7 @@ from sluice.pki.x509 import ACME_TLS_PROTOCOL
 
 ACME_HTTP = "acme-http-01"
 """Name of the http-01 listener."""
-NOWHERE = "acme-nowhere"
+NO_ENDPOINT_CLUSTER = "acme-nowhere"
 """A cluster without endpoints, the destination of validation connections."""
 
 HTTP_SECONDS = 5.0
@@ -65,7 +65,7 @@ def _tls_chain(first: dict[str, Any], secret: str, match: Mapping[str, object]) 
             "envoy.filters.network.tcp_proxy",
             _TCP_PROXY,
             stat_prefix="acme",
-            cluster=NOWHERE,
+            cluster=NO_ENDPOINT_CLUSTER,
             upstream_connect_mode="ON_DOWNSTREAM_TLS_HANDSHAKE",
             max_early_data_bytes=0,
         )
@@ -77,7 +77,7 @@ def acme_clusters(config: GatewayConfig) -> list[dict[str, object]]:
     """The cluster without endpoints, if the challenge is tls-alpn-01."""
     if config.acme is None or config.acme.challenge != "tls-alpn-01":
         return []
-    return [{"name": NOWHERE, "type": "STATIC", "load_assignment": {"cluster_name": NOWHERE}}]
+    return [{"name": NO_ENDPOINT_CLUSTER, "type": "STATIC", "load_assignment": {"cluster_name": NO_ENDPOINT_CLUSTER}}]
 
 
 def http_challenge_listeners(config: GatewayConfig) -> dict[str, dict[str, Any]]:

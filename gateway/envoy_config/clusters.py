@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.connect import connect_cluster
 from sluice.gateway.envoy_config.json_values import seconds
-from sluice.gateway.upstreams import Legs, cluster
+from sluice.gateway.upstreams import Upstreams, cluster
 
 REST_CONNECT_TIMEOUT_SECONDS = 5.0
 MAX_REST_REQUESTS = 256
@@ -15,7 +15,7 @@ MAX_AUTH_RETRIES = 1024
 """Maximum number of concurrent retries of authorization checks; Envoy's default is 3."""
 
 
-def edge_clusters(config: GatewayConfig, trust_domain: str, legs: Legs) -> list[dict[str, object]]:
+def edge_clusters(config: GatewayConfig, trust_domain: str, upstreams: Upstreams) -> list[dict[str, object]]:
     """The clusters for CDS, in JSON."""
     lifetime = seconds(config.max_upstream_seconds)
     limits = {
@@ -26,23 +26,23 @@ def edge_clusters(config: GatewayConfig, trust_domain: str, legs: Legs) -> list[
     return [
         cluster(
             "auth",
-            legs.auth,
+            upstreams.auth,
             trust_domain,
             connect_timeout=seconds(config.authorization_timeout),
             max_connection_duration=lifetime,
-            replicas=legs.more_auth,
+            replicas=upstreams.more_auth,
             # No outlier detection: by the time Envoy ejects a failed auth service, it has been restarted, and the
             # remaining one may be the next to fail.
-            circuit_breakers={"thresholds": [{"max_retries": MAX_AUTH_RETRIES}] if legs.more_auth else []},
+            circuit_breakers={"thresholds": [{"max_retries": MAX_AUTH_RETRIES}] if upstreams.more_auth else []},
         ),
         cluster(
             "rest",
-            legs.rest,
+            upstreams.rest,
             trust_domain,
             connect_timeout=seconds(REST_CONNECT_TIMEOUT_SECONDS),
             max_connection_duration=lifetime,
             per_connection_buffer_limit_bytes=BUFFER_BYTES,
             circuit_breakers={"thresholds": [limits]},
         ),
-        connect_cluster(legs.connect, trust_domain),
+        connect_cluster(upstreams.connect, trust_domain),
     ]

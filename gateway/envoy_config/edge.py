@@ -14,13 +14,13 @@ from sluice.gateway.envoy_config.acme import acme_clusters, http_challenge_liste
 from sluice.gateway.envoy_config.certificate_file import with_certificate_file
 from sluice.gateway.envoy_config.clusters import edge_clusters
 from sluice.gateway.envoy_config.egress import egress_clusters, egress_listeners
-from sluice.gateway.envoy_config.filters import PASS, REVOCATIONS, pass_filter
+from sluice.gateway.envoy_config.filters import ACCESS_TOKEN, REVOCATIONS, access_token_filter
 from sluice.gateway.envoy_config.http3 import EDGE_QUIC, quic_listener
 from sluice.gateway.envoy_config.listeners import EDGE, edge_listener
 from sluice.gateway.envoy_config.revocations import revocation_filter
 from sluice.gateway.envoy_config.routes import Grants, route_configuration
 from sluice.gateway.envoy_config.tracing import Collector, collector_clusters
-from sluice.gateway.upstreams import Legs
+from sluice.gateway.upstreams import Upstreams
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class EdgeInputs:
 
     config: GatewayConfig
     trust_domain: str
-    legs: Legs
+    upstreams: Upstreams
     listener_source: object
     routes: tuple[Route, ...]
     grants: Grants
@@ -55,7 +55,7 @@ def edge_documents(inputs: EdgeInputs) -> dict[str, dict[str, dict[str, object]]
     listeners |= egress_listeners(inputs.egress, inputs.trust_domain, shared=inputs.config.envoys > 1)
     routes = route_configuration(inputs.config, inputs.routes, inputs.grants)
     clusters = [
-        *edge_clusters(inputs.config, inputs.trust_domain, inputs.legs),
+        *edge_clusters(inputs.config, inputs.trust_domain, inputs.upstreams),
         *collector_clusters(inputs.collector),
         *egress_clusters(inputs.egress),
         *acme_clusters(inputs.config),
@@ -77,5 +77,5 @@ def edge_resources(documents: Mapping[str, Mapping[str, Mapping[str, object]]]) 
 
 def extension_resources(jwks: Mapping[str, object], revoked: Iterable[tuple[str, str]]) -> dict[str, Resources]:
     """Filter configuration that also applies to open connections: keys of passes, and revoked (kind, id) pairs."""
-    passes = from_json(EXTENSION, pass_filter(json.dumps(jwks)))
-    return {EXTENSION: Resources.of({PASS: passes, REVOCATIONS: revocation_filter(revoked)})}
+    passes = from_json(EXTENSION, access_token_filter(json.dumps(jwks)))
+    return {EXTENSION: Resources.of({ACCESS_TOKEN: passes, REVOCATIONS: revocation_filter(revoked)})}

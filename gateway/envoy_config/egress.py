@@ -29,7 +29,7 @@ INTERNAL_LISTENER_HEADER = "x-sluice-egress"
 """Header of the auth service's response that selects the internal listener; removed from client requests."""
 UPSTREAM = "egress-upstream"
 """The cluster for all destinations."""
-NOWHERE = "egress-nowhere"
+NO_ENDPOINT_CLUSTER = "egress-nowhere"
 """A cluster without endpoints."""
 
 AUTHORIZATION_SECONDS = 10.0
@@ -94,8 +94,16 @@ def egress_clusters(config: EgressConfig) -> list[dict[str, object]]:
             )
         },
     }
-    nowhere: dict[str, object] = {"name": NOWHERE, "type": "STATIC", "load_assignment": {"cluster_name": NOWHERE}}
-    return [*({**internal_cluster(kind), "circuit_breakers": limits} for kind in INTERNAL_LISTENERS), upstream, nowhere]
+    no_endpoints: dict[str, object] = {
+        "name": NO_ENDPOINT_CLUSTER,
+        "type": "STATIC",
+        "load_assignment": {"cluster_name": NO_ENDPOINT_CLUSTER},
+    }
+    return [
+        *({**internal_cluster(kind), "circuit_breakers": limits} for kind in INTERNAL_LISTENERS),
+        upstream,
+        no_endpoints,
+    ]
 
 
 def _listener(config: EgressConfig, trust_domain: str, *, shared: bool) -> dict[str, object]:
@@ -214,4 +222,4 @@ def _route(kind: str) -> dict[str, object]:
 
 
 def _nowhere() -> dict[str, object]:
-    return {"match": {"connect_matcher": {}}, "route": {"cluster": NOWHERE}}
+    return {"match": {"connect_matcher": {}}, "route": {"cluster": NO_ENDPOINT_CLUSTER}}

@@ -15,14 +15,14 @@ from collections.abc import Iterable, Mapping
 
 from sluice.core import TRACEPARENT_HEADER
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.credentials import AUDIENCE, ISSUER, LEEWAY_SECONDS, PASS_COOKIE
+from sluice.gateway.credentials import ACCESS_TOKEN_COOKIE, AUDIENCE, ISSUER, LEEWAY_SECONDS
 from sluice.gateway.envoy_config.check_headers import CHECK_HEADERS, REFUSAL_HEADERS, SUCCESS_HEADERS
-from sluice.gateway.envoy_config.headers import CREDENTIAL, OPERATION, PASS_ID, PRINCIPAL, ROLE
+from sluice.gateway.envoy_config.headers import ACCESS_TOKEN_ID, CREDENTIAL, OPERATION, PRINCIPAL, ROLE
 from sluice.gateway.envoy_config.json_values import FROM_XDS, NOT_ANSWERED, extension, retrying, seconds, typed
 from sluice.gateway.envoy_config.limits import rate_limit
-from sluice.pki.assertions import HEADER as ASSERTION, PASS_SCHEME
+from sluice.pki.assertions import ACCESS_TOKEN_SCHEME, HEADER as ASSERTION
 
-PASS_CACHE_SIZE = 1000
+ACCESS_TOKEN_CACHE_SIZE = 1000
 """Number of verified passes that each worker caches."""
 
 JWT_NAMESPACE = "envoy.filters.http.jwt_authn"
@@ -35,9 +35,9 @@ ASK = "ask"
 ASK_ALWAYS = "ask-always"
 AUTHORIZATION = "authorization"
 REVOCATIONS = "revocations"
-PASS = "pass"  # noqa: S105  the name of a filter
+ACCESS_TOKEN = "pass"  # noqa: S105  the name of a filter
 """Names of filters; routes refer to these names."""
-ROLE_PASS = "role-pass"  # noqa: S105  likewise
+ROLE_ACCESS_TOKEN = "role-pass"  # noqa: S105  likewise
 """The JWT requirement of routes for passes with a sole role."""
 
 _JWT_AUTHN = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication"
@@ -47,7 +47,7 @@ _RBAC_PER_ROUTE = "envoy.extensions.filters.http.rbac.v3.RBACPerRoute"
 _EXT_AUTHZ = "envoy.extensions.filters.http.ext_authz.v3.ExtAuthz"
 _EXT_AUTHZ_PER_ROUTE = "envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute"
 _HEADER_TO_METADATA = "envoy.extensions.filters.http.header_to_metadata.v3.Config"
-_ROLE_IN_PASS = [{"key": "pass"}, {"key": "role"}]
+_ROLE_IN_ACCESS_TOKEN = [{"key": "pass"}, {"key": "role"}]
 
 
 def http_filters(config: GatewayConfig) -> list[dict[str, object]]:
@@ -57,11 +57,16 @@ def http_filters(config: GatewayConfig) -> list[dict[str, object]]:
     connections instead.
     """
     # For a pass with a sole role, the auth service need not be asked.
-    no_sole_role = {"filter": JWT_NAMESPACE, "path": _ROLE_IN_PASS, "value": {"present_match": True}, "invert": True}
-    sole_role = {"filter": JWT_NAMESPACE, "path": _ROLE_IN_PASS, "value": {"present_match": True}}
+    no_sole_role = {
+        "filter": JWT_NAMESPACE,
+        "path": _ROLE_IN_ACCESS_TOKEN,
+        "value": {"present_match": True},
+        "invert": True,
+    }
+    sole_role = {"filter": JWT_NAMESPACE, "path": _ROLE_IN_ACCESS_TOKEN, "value": {"present_match": True}}
     return [
         *([extension(CORS, "envoy.extensions.filters.http.cors.v3.Cors")] if config.cors_origins else []),
-        _discovered(PASS, _JWT_AUTHN),
+        _discovered(ACCESS_TOKEN, _JWT_AUTHN),
         _discovered(REVOCATIONS, _RBAC),
         *rate_limit(config),
         {**extension(COOKIE, _HEADER_TO_METADATA), "disabled": True},
@@ -77,20 +82,20 @@ def http_filters(config: GatewayConfig) -> list[dict[str, object]]:
     ]
 
 
-def decided_by_pass(roles: Iterable[str], operation: str) -> Mapping[str, object]:
+def decided_by_access_token(roles: Iterable[str], operation: str) -> Mapping[str, object]:
     """Per route, for requests with a pass that has a sole role: the pass must be valid and have one of ``roles``.
 
     The auth service is not asked, so its filter is disabled for speed. The role is compared as a header, which clients
     cannot write; the other claims are not copied to metadata.
     """
-    by_pass: list[dict[str, object]] = [
+    by_access_token: list[dict[str, object]] = [
         {"header": {"name": ROLE, "string_match": {"exact": role}}} for role in sorted(roles)
     ]
     # If no role is granted: Envoy rejects a configuration with an empty list of principals.
     no_principal: dict[str, object] = {"not_id": {"any": True}}
-    policy = {"permissions": [{"any": True}], "principals": by_pass or [no_principal]}
+    policy = {"permissions": [{"any": True}], "principals": by_access_token or [no_principal]}
     return {
-        PASS: typed(_JWT_AUTHN_PER_ROUTE, requirement_name=ROLE_PASS),
+        ACCESS_TOKEN: typed(_JWT_AUTHN_PER_ROUTE, requirement_name=ROLE_ACCESS_TOKEN),
         ASK: typed("envoy.config.route.v3.FilterConfig", disabled=True),
         AUTHORIZATION: typed(_RBAC_PER_ROUTE, rbac={"rules": {"action": "ALLOW", "policies": {operation: policy}}}),
     }
@@ -102,12 +107,12 @@ def granted_to(roles: Iterable[str], operation: str) -> dict[str, object]:
     Envoy and the auth service parse the request separately, so the filter also compares that both found the same
     operation.
     """
-    by_pass = [_metadata(JWT_NAMESPACE, _ROLE_IN_PASS, role) for role in sorted(roles)]
+    by_access_token = [_metadata(JWT_NAMESPACE, _ROLE_IN_ACCESS_TOKEN, role) for role in sorted(roles)]
     granted = _metadata(EXT_AUTHZ_NAMESPACE, [{"key": OPERATION}], operation)
     # Until the auth service answers, the header for REST holds the client's credential, which REST must never see.
-    own = {"header": {"name": ASSERTION, "string_match": {"prefix": PASS_SCHEME}, "invert_match": True}}
+    own = {"header": {"name": ASSERTION, "string_match": {"prefix": ACCESS_TOKEN_SCHEME}, "invert_match": True}}
     by_service = {"and_ids": {"ids": [granted, own]}}
-    principals = {"or_ids": {"ids": [*by_pass, by_service]}}
+    principals = {"or_ids": {"ids": [*by_access_token, by_service]}}
     policy = {"permissions": [{"any": True}], "principals": [principals]}
     return typed(_RBAC_PER_ROUTE, rbac={"rules": {"action": "ALLOW", "policies": {operation: policy}}})
 
@@ -131,7 +136,7 @@ def authenticated_route() -> Mapping[str, object]:
     return {AUTHORIZATION: typed(_RBAC_PER_ROUTE)}
 
 
-def pass_filter(jwks: str) -> dict[str, object]:
+def access_token_filter(jwks: str) -> dict[str, object]:
     """Filter 1: verifies passes with this key set (JSON)."""
     common = {
         "issuer": ISSUER,
@@ -145,27 +150,27 @@ def pass_filter(jwks: str) -> dict[str, object]:
         "claim_to_headers": [
             {"header_name": PRINCIPAL, "claim_name": "sub"},
             {"header_name": CREDENTIAL, "claim_name": "cred"},
-            {"header_name": PASS_ID, "claim_name": "jti"},
+            {"header_name": ACCESS_TOKEN_ID, "claim_name": "jti"},
             {"header_name": ROLE, "claim_name": "role"},
         ],
-        "jwt_cache_config": {"jwt_cache_size": PASS_CACHE_SIZE},
+        "jwt_cache_config": {"jwt_cache_size": ACCESS_TOKEN_CACHE_SIZE},
     }
-    any_pass = {**common, "from_cookies": [PASS_COOKIE], "payload_in_metadata": "pass"}
+    any_access_token = {**common, "from_cookies": [ACCESS_TOKEN_COOKIE], "payload_in_metadata": "pass"}
     # An invalid pass counts as missing: filter 5 asks the auth service, which tells the caller the reason.
-    either = [{"provider_name": PASS}, {"allow_missing_or_failed": {}}]
+    either = [{"provider_name": ACCESS_TOKEN}, {"allow_missing_or_failed": {}}]
     return extension(
-        PASS,
+        ACCESS_TOKEN,
         _JWT_AUTHN,
-        providers={PASS: any_pass, ROLE_PASS: common},
-        requirement_map={ROLE_PASS: {"provider_name": ROLE_PASS}},
+        providers={ACCESS_TOKEN: any_access_token, ROLE_ACCESS_TOKEN: common},
+        requirement_map={ROLE_ACCESS_TOKEN: {"provider_name": ROLE_ACCESS_TOKEN}},
         rules=[{"match": {"prefix": "/"}, "requires": {"requires_any": {"requirements": either}}}],
     )
 
 
-def pass_from_cookie() -> dict[str, object]:
+def access_token_from_cookie() -> dict[str, object]:
     """Per route: saves the pass of the cookie as metadata, for the header that REST reads."""
     rule = {
-        "cookie": PASS_COOKIE,
+        "cookie": ACCESS_TOKEN_COOKIE,
         "on_header_present": {"metadata_namespace": ROUTE_NAMESPACE, "key": "pass", "type": "STRING"},
     }
     return typed(_HEADER_TO_METADATA, request_rules=[rule])

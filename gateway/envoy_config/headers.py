@@ -28,14 +28,14 @@ REMOVED_HEADERS = (
 
 PRINCIPAL = "x-sluice-principal"
 CREDENTIAL = "x-sluice-credential"
-PASS_ID = "x-sluice-pass-id"  # noqa: S105  the name of a header
+ACCESS_TOKEN_ID = "x-sluice-pass-id"  # noqa: S105  the name of a header
 ROLE = "x-sluice-role"
 """The sole role of a verified pass."""
 OPERATION = "x-sluice-operation"
 REQUEST_ID = "x-sluice-request-id"
 """Headers that Envoy and the auth service write for each other and for REST."""
 CLIENT_CERTIFICATE = "x-forwarded-client-cert"
-NOT_FROM_CLIENTS = (PRINCIPAL, CREDENTIAL, PASS_ID, ROLE, OPERATION, REQUEST_ID)
+NOT_FROM_CLIENTS = (PRINCIPAL, CREDENTIAL, ACCESS_TOKEN_ID, ROLE, OPERATION, REQUEST_ID)
 """The headers that are removed from a request before REST gets it, unless the gateway wrote them."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.envoy_config.egress_log import ACCESS_LOG_FILE
 from sluice.gateway.envoy_config.filters import ROUTE_NAMESPACE, http_filters
-from sluice.gateway.envoy_config.headers import CREDENTIAL, PASS_ID, PRINCIPAL, ROLE, header_mutations
+from sluice.gateway.envoy_config.headers import ACCESS_TOKEN_ID, CREDENTIAL, PRINCIPAL, ROLE, header_mutations
 from sluice.gateway.envoy_config.json_values import FROM_XDS, seconds
 from sluice.gateway.envoy_config.replies import local_replies
 from sluice.gateway.envoy_config.templates import DIRECTORY, fill
@@ -71,7 +71,7 @@ def log_fields() -> Mapping[str, object]:
         "operation": f"%METADATA(ROUTE:{ROUTE_NAMESPACE}:operation)%",
         "principal": f"%REQ({PRINCIPAL})%",
         "credential": f"%REQ({CREDENTIAL})%",
-        "pass_id": f"%REQ({PASS_ID})%",
+        "pass_id": f"%REQ({ACCESS_TOKEN_ID})%",
         "roles": f"%REQ({ROLE})%",
         # Envoy's own decision (allowed, denied or none), and whether the auth service had decided before.
         "decision": "%DYNAMIC_METADATA(envoy.filters.http.rbac:enforced_engine_result)%",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sluice.gateway.credentials import PASS_COOKIE
+from sluice.gateway.credentials import ACCESS_TOKEN_COOKIE
 from sluice.gateway.problem import CONTENT_TYPE, problem
 from sluice.gateway.problem_page import POLICY, POLICY_HEADER, problem_page
 
@@ -65,7 +65,7 @@ def _to_sign_in() -> dict[str, object]:
         {"name": ":method", "string_match": {"exact": "GET"}},
         {"name": "sec-fetch-mode", "string_match": {"exact": "navigate"}},
         {"name": "accept", "string_match": {"contains": "text/html"}},
-        {"name": "cookie", "string_match": {"contains": f"{PASS_COOKIE}="}},
+        {"name": "cookie", "string_match": {"contains": f"{ACCESS_TOKEN_COOKIE}="}},
         {"name": "authorization", "present_match": True, "invert_match": True},
     ]
     filters: list[dict[str, object]] = [{"header_filter": {"header": look}} for look in looks]

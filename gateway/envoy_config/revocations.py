@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from sluice.core.xds import EXTENSION, TYPE_PREFIX, Message, from_json, message_class
 from sluice.gateway.envoy_config.filters import REVOCATIONS
-from sluice.gateway.envoy_config.headers import CREDENTIAL, PASS_ID, PRINCIPAL
+from sluice.gateway.envoy_config.headers import ACCESS_TOKEN_ID, CREDENTIAL, PRINCIPAL
 
 _RBAC = TYPE_PREFIX + "envoy.extensions.filters.http.rbac.v3.RBAC"
 _ON_MATCH = TYPE_PREFIX + "xds.type.matcher.v3.Matcher.OnMatch"
@@ -18,7 +18,7 @@ _ACTION = TYPE_PREFIX + "envoy.config.rbac.v3.Action"
 _HEADER = TYPE_PREFIX + "envoy.type.matcher.v3.HttpRequestHeaderMatchInput"
 
 HEADER_OF_KIND: Mapping[str, str] = {
-    "pass": PASS_ID,
+    "pass": ACCESS_TOKEN_ID,
     "token": CREDENTIAL,
     "session": CREDENTIAL,
     "certificate": CREDENTIAL,

@@ -9,24 +9,24 @@ from sluice.core import url_host
 from sluice.gateway.authz import PARAMETER_PATTERN, TARGET_PATTERN, Route
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.connect import connect_route, is_connect
-from sluice.gateway.credentials import CSRF_HEADER, PASS_COOKIE, SAFE_METHODS, role_pass_prefix
+from sluice.gateway.credentials import ACCESS_TOKEN_COOKIE, CSRF_HEADER, SAFE_METHODS, role_access_token_prefix
 from sluice.gateway.envoy_config.filters import (
     ASK_ALWAYS,
     AUTHORIZATION,
     COOKIE,
     CORS,
     ROUTE_NAMESPACE,
+    access_token_from_cookie,
     asked_always,
     authenticated_route,
-    decided_by_pass,
+    decided_by_access_token,
     granted_to,
     open_route,
-    pass_from_cookie,
 )
 from sluice.gateway.envoy_config.headers import CLIENT_CERTIFICATE
 from sluice.gateway.envoy_config.http3 import alternative_service
 from sluice.gateway.envoy_config.json_values import NOT_ANSWERED, NOT_SENT, exact_header, retrying, seconds, typed
-from sluice.pki.assertions import HEADER as ASSERTION, PASS_SCHEME
+from sluice.pki.assertions import ACCESS_TOKEN_SCHEME, HEADER as ASSERTION
 
 REMOVED_TOWARDS_REST = ("authorization", "proxy-authorization", "cookie", CLIENT_CERTIFICATE)
 """Headers with credentials, removed before REST: it gets the principal, never the credential."""
@@ -40,7 +40,7 @@ TOKEN_KEYS_PATH = "/.well-known/jwks.json"  # noqa: S105  a path
 DISCOVERY_PATHS = (DISCOVERY_PATH, TOKEN_KEYS_PATH)
 """Paths that need no credentials: OpenID Connect discovery of the trust domain."""
 _Condition = Mapping[str, object]
-_WITH_PASS_COOKIE: _Condition = {"name": "cookie", "string_match": {"contains": f"{PASS_COOKIE}="}}
+_WITH_ACCESS_TOKEN_COOKIE: _Condition = {"name": "cookie", "string_match": {"contains": f"{ACCESS_TOKEN_COOKIE}="}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,15 @@ class Grants:
         return sorted(role for role, operations in self.roles.items() if operation in operations)
 
     @property
-    def with_pass(self) -> _Condition:
+    def with_access_token(self) -> _Condition:
         """Condition: the request has a pass with a sole role, issued under this policy."""
-        prefix = f"{PASS_SCHEME}{role_pass_prefix(self.policy)}"
+        prefix = f"{ACCESS_TOKEN_SCHEME}{role_access_token_prefix(self.policy)}"
         return {"name": "authorization", "string_match": {"prefix": prefix}}
 
     @property
     def with_cookie(self) -> _Condition:
         """Condition: the request has such a pass in a cookie. Requests with two are refused by an earlier route."""
-        text = f"{PASS_COOKIE}={role_pass_prefix(self.policy)}"
+        text = f"{ACCESS_TOKEN_COOKIE}={role_access_token_prefix(self.policy)}"
         return {"name": "cookie", "string_match": {"contains": text}}
 
 
@@ -130,7 +130,7 @@ def _refusals(config: GatewayConfig) -> list[dict[str, object]]:
     bearer_too: _Condition = {"name": "authorization", "present_match": True}
     twice: _Condition = {
         "name": "cookie",
-        "string_match": {"safe_regex": {"regex": f".*{PASS_COOKIE}=.*{PASS_COOKIE}=.*"}},
+        "string_match": {"safe_regex": {"regex": f".*{ACCESS_TOKEN_COOKIE}=.*{ACCESS_TOKEN_COOKIE}=.*"}},
     }
     unsafe: _Condition = {
         "name": ":path",
@@ -139,8 +139,8 @@ def _refusals(config: GatewayConfig) -> list[dict[str, object]]:
     }
     refusals: tuple[tuple[int, list[_Condition]], ...] = (
         (400, [unsafe]),
-        (400, [_WITH_PASS_COOKIE, bearer_too]),
-        (400, [_WITH_PASS_COOKIE, twice]),
+        (400, [_WITH_ACCESS_TOKEN_COOKIE, bearer_too]),
+        (400, [_WITH_ACCESS_TOKEN_COOKIE, twice]),
         (413, [too_large]),
         (411, [chunked]),
         (411, [sends_body, undeclared]),
@@ -212,10 +212,10 @@ def _operation_routes(config: GatewayConfig, route: Route, grants: Grants) -> li
     if route.method not in SAFE_METHODS:
         return [asked]
     roles = grants.of(route.operation)
-    laid_aside = {AUTHORIZATION: granted_to(roles, route.operation), COOKIE: pass_from_cookie()}
+    laid_aside = {AUTHORIZATION: granted_to(roles, route.operation), COOKIE: access_token_from_cookie()}
     by_cookie = _to_rest(config, route, laid_aside, grants.with_cookie)
-    by_pass = _to_rest(config, route, decided_by_pass(roles, route.operation), grants.with_pass)
-    return [by_cookie, by_pass, asked]
+    by_access_token = _to_rest(config, route, decided_by_access_token(roles, route.operation), grants.with_access_token)
+    return [by_cookie, by_access_token, asked]
 
 
 def _to_relay(route: Route, grants: Grants) -> list[dict[str, object]]:
@@ -233,9 +233,9 @@ def _to_relay(route: Route, grants: Grants) -> list[dict[str, object]]:
             conditions=conditions,
         )
 
-    by_pass = {AUTHORIZATION: granted_to(grants.of(route.operation), route.operation)}
+    by_access_token = {AUTHORIZATION: granted_to(grants.of(route.operation), route.operation)}
     asked = {AUTHORIZATION: granted_to((), route.operation), ASK_ALWAYS: asked_always()}
-    return [to_relay(by_pass, grants.with_pass), to_relay(asked)]
+    return [to_relay(by_access_token, grants.with_access_token), to_relay(asked)]
 
 
 def _to_rest(

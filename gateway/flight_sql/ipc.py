@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sluice.gateway.flight_sql.messages import MessageDamaged
+from sluice.gateway.flight_sql.messages import InvalidMessage
 
 SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 """Kinds of messages (``MessageHeader`` of Message.fbs)."""
@@ -38,30 +38,30 @@ class IpcMessage:
 
 
 def split(stream: bytes) -> Iterator[IpcMessage]:
-    """The messages of a whole IPC stream; raises :class:`MessageDamaged`."""
+    """The messages of a whole IPC stream; raises :class:`InvalidMessage`."""
     position = 0
     try:
         for _ in range(MAX_MESSAGES):
             if position == len(stream):
                 return
             if stream[position : position + 4] != _CONTINUATION:
-                raise MessageDamaged("an IPC message without its continuation marker")
+                raise InvalidMessage("an IPC message without its continuation marker")
             (length,) = struct.unpack_from("<i", stream, position + 4)
             position += 8
             if length == 0:
                 return
             if not 0 < length <= min(MAX_HEADER_BYTES, len(stream) - position):
-                raise MessageDamaged(f"an IPC header of {length} bytes")
+                raise InvalidMessage(f"an IPC header of {length} bytes")
             header = stream[position : position + length]
             position += length
             kind, body_bytes, compressed = _described(header)
             if not 0 <= body_bytes <= len(stream) - position:
-                raise MessageDamaged(f"an IPC body of {body_bytes} bytes")
+                raise InvalidMessage(f"an IPC body of {body_bytes} bytes")
             yield IpcMessage(kind, compressed, header, stream[position : position + body_bytes])
             position += body_bytes
-        raise MessageDamaged(f"more than {MAX_MESSAGES} IPC messages")
+        raise InvalidMessage(f"more than {MAX_MESSAGES} IPC messages")
     except struct.error as error:
-        raise MessageDamaged("a truncated IPC message") from error
+        raise InvalidMessage("a truncated IPC message") from error
 
 
 def encapsulated(header: bytes) -> bytes:
@@ -88,7 +88,7 @@ def _field(header: bytes, table: int, number: int) -> int:
     """The position of a field of a table; 0 when the field is absent."""
     vtable = table - struct.unpack_from("<i", header, table)[0]
     if vtable < 0:
-        raise MessageDamaged("an IPC header that points before its beginning")
+        raise InvalidMessage("an IPC header that points before its beginning")
     size: int = struct.unpack_from("<H", header, vtable)[0]
     slot = _OFFSET_BYTES + 2 * number
     offset: int = struct.unpack_from("<H", header, vtable + slot)[0] if slot + 2 <= size else 0

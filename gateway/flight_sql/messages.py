@@ -102,11 +102,11 @@ Message = Any
 """The message classes are created at run time and have no static type."""
 
 
-class MessageDamaged(GatewayError):
+class InvalidMessage(GatewayError):
     """The bytes are not a valid message of the expected type."""
 
 
-class UnknownCommand(MessageDamaged):
+class UnknownCommand(InvalidMessage):
     """The command is not supported."""
 
 
@@ -139,11 +139,11 @@ def new(name: str, **fields: object) -> Message:
 
 
 def decode(name: str, data: bytes) -> Message:
-    """Decode ``data`` as a message of type ``name``; raises :class:`MessageDamaged`."""
+    """Decode ``data`` as a message of type ``name``; raises :class:`InvalidMessage`."""
     try:
         return _CLASSES[name].FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
-        raise MessageDamaged(f"not a {name}") from error
+        raise InvalidMessage(f"not a {name}") from error
 
 
 def packed(name: str, **fields: object) -> bytes:
@@ -154,19 +154,19 @@ def packed(name: str, **fields: object) -> bytes:
 
 
 def unpacked(data: bytes) -> tuple[str, Message]:
-    """The name and the message of a Flight SQL command; raises :class:`MessageDamaged` for other data."""
+    """The name and the message of a Flight SQL command; raises :class:`InvalidMessage` for other data."""
     outer = decode("Any", data)
     name = str(outer.type_url).removeprefix(SQL_PREFIX)
     if name == outer.type_url:
-        raise MessageDamaged("not a command of Flight SQL")
+        raise InvalidMessage("not a command of Flight SQL")
     if name not in _MESSAGES:
         raise UnknownCommand("this command of Flight SQL is not served")
     return name, decode(name, outer.value)
 
 
 def text(data: bytes) -> str:
-    """Decode text from a client; raises :class:`MessageDamaged`."""
+    """Decode text from a client; raises :class:`InvalidMessage`."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise MessageDamaged("text that is not UTF-8") from error
+        raise InvalidMessage("text that is not UTF-8") from error

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable
 import pyarrow as pa
 
 from sluice.gateway.flight_sql.ipc import RECORD_BATCH, SCHEMA, split
-from sluice.gateway.flight_sql.messages import MessageDamaged
+from sluice.gateway.flight_sql.messages import InvalidMessage
 
 MAX_ROWS = 10_000
 MAX_COLUMNS = 16
@@ -22,13 +22,13 @@ Row = dict[str, object]
 
 
 async def read_rows(streams: AsyncIterable[bytes]) -> list[Row]:
-    """The rows of a small response; raises :class:`MessageDamaged` when it is invalid or too large."""
+    """The rows of a small response; raises :class:`InvalidMessage` when it is invalid or too large."""
     rows: list[Row] = []
     size = 0
     async for stream in streams:
         size += len(stream)
         if size > MAX_ROW_BYTES:
-            raise MessageDamaged(f"a response of more than {MAX_ROW_BYTES} bytes")
+            raise InvalidMessage(f"a response of more than {MAX_ROW_BYTES} bytes")
         _read(stream, rows)
     return rows
 
@@ -50,17 +50,17 @@ def _read(stream: bytes, rows: list[Row]) -> None:
     """Add the rows of one IPC stream."""
     messages = list(split(stream))
     if any(each.kind not in {SCHEMA, RECORD_BATCH} or each.compressed for each in messages):
-        raise MessageDamaged("a response with dictionaries or compression")
+        raise InvalidMessage("a response with dictionaries or compression")
     try:
         with pa.ipc.open_stream(stream) as reader:
             if len(reader.schema) > MAX_COLUMNS:
-                raise MessageDamaged(f"a response of more than {MAX_COLUMNS} columns")
+                raise InvalidMessage(f"a response of more than {MAX_COLUMNS} columns")
             if any(field.type not in {pa.string(), pa.bool_()} for field in reader.schema):
-                raise MessageDamaged("a response with values other than strings and booleans")
+                raise InvalidMessage("a response with values other than strings and booleans")
             for batch in reader:
                 if len(rows) + batch.num_rows > MAX_ROWS:
-                    raise MessageDamaged(f"a response of more than {MAX_ROWS} rows")
+                    raise InvalidMessage(f"a response of more than {MAX_ROWS} rows")
                 batch.validate(full=True)
                 rows += batch.to_pylist()
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise MessageDamaged("not an Arrow IPC stream") from error
+        raise InvalidMessage("not an Arrow IPC stream") from error

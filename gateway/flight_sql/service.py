@@ -20,8 +20,8 @@ from grpclib.server import Stream
 from sluice.gateway.connect import FLIGHT_METHODS, FLIGHT_SERVICE, Admission, receive
 from sluice.gateway.flight_sql.ipc import SCHEMA, split
 from sluice.gateway.flight_sql.messages import (
+    InvalidMessage,
     Message,
-    MessageDamaged,
     UnknownCommand,
     decode,
     new,
@@ -86,7 +86,7 @@ class FlightSqlService:
                 await method(stream, who)
             except UnknownCommand as error:
                 raise GRPCError(Status.UNIMPLEMENTED, str(error)) from error
-            except MessageDamaged as error:
+            except InvalidMessage as error:
                 raise GRPCError(Status.INVALID_ARGUMENT, str(error)) from error
             except StatementRefused as error:
                 raise GRPCError(error.status, str(error)) from error
@@ -200,8 +200,8 @@ async def _put(stream: _Call) -> bytes:
             if command is None:
                 command = bytes(data.flight_descriptor.cmd)
             if data.data_body:
-                raise MessageDamaged("parameters are not supported: write the values into the statement")
-    raise MessageDamaged(f"more than {MAX_REQUEST_MESSAGES} messages")
+                raise InvalidMessage("parameters are not supported: write the values into the statement")
+    raise InvalidMessage(f"more than {MAX_REQUEST_MESSAGES} messages")
 
 
 async def _received(stream: _Call) -> bytes | None:
@@ -229,7 +229,7 @@ async def _once(result: bytes) -> AsyncGenerator[bytes, None]:
 def _unpacked_as(name: str, data: bytes) -> Message:
     found, message = unpacked(data)
     if found != name:
-        raise MessageDamaged(f"not a {name}")
+        raise InvalidMessage(f"not a {name}")
     return message
 
 

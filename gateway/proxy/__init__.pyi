@@ -1,15 +1,15 @@
 from .bootstrap import (
     SOURCE as SOURCE,
     EnvoyPaths as EnvoyPaths,
-    legs_of as legs_of,
-    of_auth as of_auth,
+    auth_service_path as auth_service_path,
     render as render,
+    upstreams_of as upstreams_of,
 )
 from .certificate_files import CertificateFiles as CertificateFiles
-from .envoy_admin import EnvoyAdmin as EnvoyAdmin, EnvoyElsewhere as EnvoyElsewhere
+from .envoy_admin import EnvoyAdmin as EnvoyAdmin, ExternalEnvoy as ExternalEnvoy
 from .envoy_process import EnvoyProcess as EnvoyProcess, arguments as arguments
 from .envoy_secrets import Secrets as Secrets
-from .envoy_status import UseReports as UseReports
+from .envoy_status import LoadedCertificateReports as LoadedCertificateReports
 from .nginx import (
     CONFIGURATION as CONFIGURATION,
     PROBLEM_HEADER as PROBLEM_HEADER,

@@ -10,7 +10,16 @@ from sluice.gateway.audit_log import access_file
 from sluice.gateway.config import ENVOY_NAME, GatewayConfig
 from sluice.gateway.connect import connect_socket
 from sluice.gateway.envoy_config import DIRECTORY, FROM_XDS, fill, seconds
-from sluice.gateway.upstreams import SDS_CLUSTER, XDS_CLUSTER, Leg, Legs, TlsLeg, UnixLeg, cluster, grpc_service
+from sluice.gateway.upstreams import (
+    SDS_CLUSTER,
+    XDS_CLUSTER,
+    TlsUpstream,
+    UnixUpstream,
+    Upstream,
+    Upstreams,
+    cluster,
+    grpc_service,
+)
 from sluice.pki import Role
 
 SOURCE = DIRECTORY / "bootstrap.jsonc"
@@ -47,30 +56,34 @@ class EnvoyPaths:
         )
 
 
-def legs_of(config: GatewayConfig, paths: EnvoyPaths, rest: tuple[str, int] | None = None) -> Legs:
+def upstreams_of(config: GatewayConfig, paths: EnvoyPaths, rest: tuple[str, int] | None = None) -> Upstreams:
     """Envoy's connections to the auth service and to REST. ``rest`` is REST's address; None means its Unix socket."""
-    auth: list[Leg] = [TlsLeg(host, port, Role.AUTH) for host, port in config.auth_places]
+    auth: list[Upstream] = [TlsUpstream(host, port, Role.AUTH) for host, port in config.auth_places]
     if not auth:
-        auth = [UnixLeg(of_auth(paths.auth_socket, number)) for number in range(1, config.auth_services + 1)]
-    rest_leg = UnixLeg(paths.rest_socket) if rest is None else TlsLeg(*rest, Role.JOBMANAGER)
-    return Legs(auth[0], rest_leg, UnixLeg(paths.connect_socket), tuple(auth[1:]))
+        auth = [
+            UnixUpstream(auth_service_path(paths.auth_socket, number)) for number in range(1, config.auth_services + 1)
+        ]
+    rest_upstream = UnixUpstream(paths.rest_socket) if rest is None else TlsUpstream(*rest, Role.JOBMANAGER)
+    return Upstreams(auth[0], rest_upstream, UnixUpstream(paths.connect_socket), tuple(auth[1:]))
 
 
-def of_auth(socket: Path, number: int) -> Path:
-    """The socket of the auth service with this number, derived from ``socket`` of the first one."""
-    return socket if number == 1 else socket.with_name(f"{socket.stem}-{number}{socket.suffix}")
+def auth_service_path(first: Path, number: int) -> Path:
+    """The socket or file of the auth service with this number, derived from that of the first one."""
+    return first if number == 1 else first.with_name(f"{first.stem}-{number}{first.suffix}")
 
 
-def xds_legs(legs: Legs, paths: EnvoyPaths) -> tuple[Leg, ...]:
+def xds_upstreams(upstreams: Upstreams, paths: EnvoyPaths) -> tuple[Upstream, ...]:
     """The xDS servers: at the addresses of the auth services (over HTTP/2), or on separate Unix sockets."""
-    if isinstance(legs.auth, TlsLeg):
-        return legs.auth, *legs.more_auth
-    return tuple(UnixLeg(of_auth(paths.xds_socket, number)) for number in range(1, 2 + len(legs.more_auth)))
+    if isinstance(upstreams.auth, TlsUpstream):
+        return upstreams.auth, *upstreams.more_auth
+    return tuple(
+        UnixUpstream(auth_service_path(paths.xds_socket, number)) for number in range(1, 2 + len(upstreams.more_auth))
+    )
 
 
-def render(source: object, config: GatewayConfig, trust_domain: str, paths: EnvoyPaths, legs: Legs) -> object:
+def render(source: object, config: GatewayConfig, trust_domain: str, paths: EnvoyPaths, upstreams: Upstreams) -> object:
     """The complete bootstrap; raises :class:`BootstrapError` when source and values do not match."""
-    xds, *more_xds = xds_legs(legs, paths)
+    xds, *more_xds = xds_upstreams(upstreams, paths)
     return fill(
         source,
         {
@@ -90,7 +103,7 @@ def render(source: object, config: GatewayConfig, trust_domain: str, paths: Envo
             ),
             "sds_cluster": cluster(
                 SDS_CLUSTER,
-                UnixLeg(paths.sds_socket),
+                UnixUpstream(paths.sds_socket),
                 trust_domain,
                 connect_timeout="2s",
                 max_connection_duration="0s",

@@ -77,7 +77,7 @@ class EnvoyAdmin:
         return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=2))
 
 
-class EnvoyElsewhere(EnvoyAdmin):
+class ExternalEnvoy(EnvoyAdmin):
     """An Envoy that this process does not start, for example in another container."""
 
     def __init__(self, socket: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Protocol
 from sluice.core import SluiceError, repeat
 from sluice.core.xds import SECRET, Message, Resources, certificate_secret
 from sluice.gateway.proxy.certificate_files import CertificateFiles, FileCertificate
-from sluice.gateway.proxy.envoy_status import UseReports
+from sluice.gateway.proxy.envoy_status import LoadedCertificateReports
 from sluice.gateway.proxy.secret_feed import Given, SecretFeed, Side
 from sluice.gateway.upstreams import EDGE_FILE_SECRET
 from sluice.gateway.xds import XdsService
@@ -52,13 +52,13 @@ class Secrets:
             self._others = more.update(dt.datetime.now(dt.UTC)) or {}
         self._publish()
 
-    async def feed_forever(self, reports: UseReports) -> None:
+    async def feed_forever(self, reports: LoadedCertificateReports) -> None:
         """Publish new identities, and report those that Envoy has loaded, until cancelled."""
         for feed, given in self._given.items():
             reports.await_loading(feed, given)
         await repeat(partial(self._look, reports), POLL_SECONDS, "cannot publish new secrets to Envoy")
 
-    async def _look(self, reports: UseReports) -> None:
+    async def _look(self, reports: LoadedCertificateReports) -> None:
         for feed in tuple(self._given):
             self.look(feed, reports, dt.datetime.now(dt.UTC))
         if self._files is not None:
@@ -68,7 +68,7 @@ class Secrets:
             self._publish()
         await reports.look(dt.datetime.now(dt.UTC))
 
-    def look(self, feed: SecretFeed, reports: UseReports, now: dt.datetime) -> None:
+    def look(self, feed: SecretFeed, reports: LoadedCertificateReports, now: dt.datetime) -> None:
         """Publish a new identity. An invalid one is reported, and the previous one stays."""
         what = f"{feed.side} identity"
         try:
@@ -81,7 +81,7 @@ class Secrets:
             return
         self._given[feed] = given
         self._publish()
-        self._service.status.fine(what)
+        self._service.status.accepted_input(what)
         reports.await_loading(feed, given)
         _LOG.info(
             "Envoy got its %s, valid until %s, %d trust anchors, CRL numbers %s",
@@ -101,7 +101,7 @@ class Secrets:
             new = None
         if new is not None:
             self._publish()
-            self._service.status.fine(CERTIFICATE_FILE)
+            self._service.status.accepted_input(CERTIFICATE_FILE)
             _LOG.info("Envoy got the %s, valid until %s", CERTIFICATE_FILE, new.leaf.not_valid_after_utc)
         if warning := files.expiry_warning(now):
             _LOG.warning("%s", warning)

@@ -70,7 +70,7 @@ def report_of(given: Given, pid: int, started: float, loaded_at: dt.datetime) ->
     )
 
 
-class UseReports:
+class LoadedCertificateReports:
     """The reports of one Envoy, one for each of its identity directories."""
 
     def __init__(self, envoy: EnvoyAdmin) -> None:

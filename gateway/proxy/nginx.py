@@ -21,9 +21,9 @@ from sluice.gateway.config import GatewayConfig
 from sluice.gateway.envoy_config import LOCAL_DETAILS, REMOVED_HEADERS, domains
 from sluice.gateway.errors import BootstrapError
 from sluice.gateway.problem import CONTENT_TYPE, problem_body
-from sluice.gateway.upstreams import Legs, TlsLeg, UnixLeg
+from sluice.gateway.upstreams import TlsUpstream, UnixUpstream, Upstreams
 
-PROVEN = "nginx 1.22.1 with OpenSSL 3.0"
+TESTED_WITH = "nginx 1.22.1 with OpenSSL 3.0"
 TRUST_FILE = "trust.pem"
 CONFIGURATION = "nginx.conf"
 
@@ -88,7 +88,7 @@ class NginxPaths:
     """The user that owns the sockets, set when root starts NGINX, whose workers would otherwise run as another user."""
 
 
-def render_nginx(config: GatewayConfig, paths: NginxPaths, legs: Legs) -> str:
+def render_nginx(config: GatewayConfig, paths: NginxPaths, upstreams: Upstreams) -> str:
     """The whole ``nginx.conf``.
 
     Raises:
@@ -97,7 +97,7 @@ def render_nginx(config: GatewayConfig, paths: NginxPaths, legs: Legs) -> str:
     return _ENVIRONMENT.get_template(_TEMPLATE).render(
         config=config,
         paths=paths,
-        legs=legs,
+        upstreams=upstreams,
         listen=_listen(config),
         names=" ".join(_plain(name, extra="[]") for name in domains(config)),
         removed=sorted({*REMOVED_HEADERS, *WRITTEN_BY_THE_GATEWAY, STATUS_HEADER, PROBLEM_HEADER} - {"x-request-id"}),
@@ -120,23 +120,23 @@ def _listen(config: GatewayConfig) -> str:
     return f"{_plain(url_host(config.host), extra='[]')}:{config.port}"
 
 
-def _server(leg: UnixLeg | TlsLeg) -> str:
-    if isinstance(leg, UnixLeg):
-        return f"unix:{_plain(leg.path)}"
-    return f"{_plain(leg.host)}:{leg.port}"
+def _server(upstream: UnixUpstream | TlsUpstream) -> str:
+    if isinstance(upstream, UnixUpstream):
+        return f"unix:{_plain(upstream.path)}"
+    return f"{_plain(upstream.host)}:{upstream.port}"
 
 
-def _scheme(leg: UnixLeg | TlsLeg) -> str:
-    return "https" if isinstance(leg, TlsLeg) else "http"
+def _scheme(upstream: UnixUpstream | TlsUpstream) -> str:
+    return "https" if isinstance(upstream, TlsUpstream) else "http"
 
 
-def _is_tls(leg: UnixLeg | TlsLeg) -> bool:
-    """Whether a leg needs TLS; raises :class:`BootstrapError` when NGINX could not verify the peer."""
-    if isinstance(leg, UnixLeg):
+def _is_tls(upstream: UnixUpstream | TlsUpstream) -> bool:
+    """Whether an upstream needs TLS; raises :class:`BootstrapError` when NGINX could not verify the peer."""
+    if isinstance(upstream, UnixUpstream):
         return False
-    if is_ip_address(leg.host):
+    if is_ip_address(upstream.host):
         raise BootstrapError(
-            f"nginx cannot verify a certificate for the address {leg.host}",
+            f"nginx cannot verify a certificate for the address {upstream.host}",
             "set jobmanager.rest_host and gateway.auth_host to host names that the certificates contain",
         )
     return True
@@ -168,7 +168,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.tests["tls"] = _is_tls
     environment.globals.update(
-        proven=PROVEN,
+        tested_with=TESTED_WITH,
         content_type=CONTENT_TYPE,
         configuration=CONFIGURATION,
         trust_file=TRUST_FILE,

@@ -16,7 +16,7 @@ from sluice.core import CachedFile, EgressConfig, SluiceError, end_tasks, make_p
 from sluice.core.xds import SHORT_NAMES, SnapshotBoard
 from sluice.gateway.authz import PolicyFile, RouteTable
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.credentials import PassKeys, Revocations, RevocationSet
+from sluice.gateway.credentials import AccessTokenKeys, Revocations, RevocationSet
 from sluice.gateway.envoy_config import (
     NO_EGRESS,
     SOURCE,
@@ -28,7 +28,7 @@ from sluice.gateway.envoy_config import (
     extension_resources,
     load_source,
 )
-from sluice.gateway.upstreams import Legs
+from sluice.gateway.upstreams import Upstreams
 from sluice.gateway.xds import XdsService, XdsStatus
 
 _LOG = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Sources:
 
     routes: CachedFile[RouteTable]
     policy: PolicyFile
-    keys: PassKeys
+    keys: AccessTokenKeys
     revocations: Revocations
 
 
@@ -134,7 +134,7 @@ async def publishing(
     service: XdsService,
     config: GatewayConfig,
     trust_domain: str,
-    legs: Legs,
+    upstreams: Upstreams,
     sources: Sources,
     *,
     copy: Path,
@@ -150,7 +150,7 @@ async def publishing(
     inputs = EdgeInputs(
         config=config,
         trust_domain=trust_domain,
-        legs=legs,
+        upstreams=upstreams,
         listener_source=load_source(SOURCE),
         routes=(),
         grants=Grants({}),

@@ -11,19 +11,21 @@ import msgspec
 
 from sluice.core import SECRET_MODE, Home, make_private_directory, write_atomic
 from sluice.gateway.config import ENVOY_NAME, GatewayConfig
-from sluice.gateway.proxy import EnvoyPaths, of_auth
+from sluice.gateway.proxy import EnvoyPaths, auth_service_path
 
 
 def auth_announcement(home: Home, config: GatewayConfig, number: int = 1) -> Path:
     """The path that exists once the auth service is ready: its socket, or the file with its address."""
     return (
-        home.run / "endpoints" / "auth.json" if config.auth_host else of_auth(EnvoyPaths.of(home).auth_socket, number)
+        home.run / "endpoints" / "auth.json"
+        if config.auth_host
+        else auth_service_path(EnvoyPaths.of(home).auth_socket, number)
     )
 
 
 def ext_authz_announcement(home: Home, number: int = 1) -> Path:
     """The file with the address of the gRPC listener; it exists while the listener serves."""
-    return of_auth(home.run / "endpoints" / "ext-authz.json", number)
+    return auth_service_path(home.run / "endpoints" / "ext-authz.json", number)
 
 
 def envoy_announcement(home: Home, name: str = ENVOY_NAME) -> Path:

@@ -20,8 +20,8 @@ from sluice.gateway.authz.policy_file import policy_file
 from sluice.gateway.config import AUTH_NAME, GatewayConfig, IssuerConfig
 from sluice.gateway.connect import connect_operations
 from sluice.gateway.credentials import (
+    AccessTokenKeys,
     AssertionSigner,
-    PassKeys,
     Revocations,
     SessionLimits,
     SessionStore,
@@ -84,7 +84,7 @@ async def auth_service(
     )
     async with contextlib.AsyncExitStack() as stack:
         files = await stack.enter_async_context(_following(home, config))
-        keys = PassKeys.of(home)
+        keys = AccessTokenKeys.of(home)
         await asyncio.to_thread(_refresh_keys, home, keys)
         log = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
         audit = AuditWriter(log)
@@ -97,7 +97,7 @@ async def auth_service(
             users=user_snapshot(home),
             sessions=SessionStore(home, SessionLimits(config.session_lifetime, config.session_idle)),
             revocations=Revocations.of(home, None if files is None else files.check_fresh),
-            pass_keys=keys,
+            access_token_keys=keys,
             policy=policy,
             trust_domain=trust_domain,
             issuers={each.issuer: (each, _keys_of(each)) for each in config.issuers},
@@ -187,14 +187,14 @@ async def _look_after(home: Home, authenticator: Authenticator, use: TokensLastU
             await cache.get()
 
     async def look() -> None:
-        await asyncio.to_thread(_refresh_keys, home, authenticator.pass_keys)
+        await asyncio.to_thread(_refresh_keys, home, authenticator.access_token_keys)
         await asyncio.to_thread(use.flush)
         await asyncio.to_thread(authenticator.sessions.flush_if_due)
 
     await repeat(look, UPKEEP_SECONDS, "cannot update the auth service's files")
 
 
-def _refresh_keys(home: Home, keys: PassKeys) -> None:
+def _refresh_keys(home: Home, keys: AccessTokenKeys) -> None:
     """Create and retire keys as due, and publish the key set for processes on this machine."""
     if keys.refresh(time.time()) or not assertion_keys_file(home).exists():
         publish_keys(home, keys)

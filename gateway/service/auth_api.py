@@ -13,7 +13,17 @@ from sluice.core import Home, SluiceError
 from sluice.gateway.credentials import SESSION_COOKIE, Unauthenticated, encode_jwks
 from sluice.gateway.envoy_config import DENIED_PATH
 from sluice.gateway.service.jobmanager_api import JWKS_PATH
-from sluice.gateway.signin import AuditNote, AuthRequest, Device, Login, Refused, SignIn, answer, pass_cookie, read
+from sluice.gateway.signin import (
+    AuditNote,
+    AuthRequest,
+    Device,
+    Login,
+    Refused,
+    SignIn,
+    access_token_cookie,
+    answer,
+    read,
+)
 from sluice.gateway.ui import AdminPages, RevocationClient
 
 _LOG = logging.getLogger(__name__)
@@ -74,16 +84,16 @@ class AuthApi:
 
     async def _exchange(self, request: AuthRequest, note: AuditNote) -> web.Response:
         """Exchange a credential for a pass: as JSON, or for a browser as a cookie that scripts cannot read."""
-        who = await self._sign_in.who(_without_pass_cookie(request))
+        who = await self._sign_in.who(_without_access_token_cookie(request))
         note.principal, note.credential = who.principal.name, who.principal.credential.id
-        if who.pass_id:
+        if who.access_token_id:
             # Otherwise a stolen pass could be renewed forever, even after its credential has ended.
             raise Refused(403, "a pass cannot be exchanged for another", "Exchange the credential itself.")
-        text, seconds = self._sign_in.new_pass(who)
+        text, seconds = self._sign_in.new_access_token(who)
         note.reason = "exchanged a credential for a pass"
         document: dict[str, object] = {"expires_in": int(seconds)}
         if who.csrf is not None:
-            return _json(document, cookies=[pass_cookie(text, max_age=seconds)])
+            return _json(document, cookies=[access_token_cookie(text, max_age=seconds)])
         return _json({"pass": text, **document})
 
     async def _whoami(self, request: AuthRequest, note: AuditNote) -> web.Response:
@@ -103,10 +113,10 @@ class AuthApi:
 
     async def _jwks(self, _: AuthRequest, note: AuditNote) -> web.Response:
         note.reason = "public keys"
-        return answer(200, encode_jwks(self._sign_in.authenticator.pass_keys), "application/json")
+        return answer(200, encode_jwks(self._sign_in.authenticator.access_token_keys), "application/json")
 
 
-def _without_pass_cookie(request: AuthRequest) -> AuthRequest:
+def _without_access_token_cookie(request: AuthRequest) -> AuthRequest:
     """A browser sends its pass cookie with its session cookie; only the session may be exchanged."""
     session = request.cookies.get(SESSION_COOKIE)
     if request.presented.authorization or session is None:

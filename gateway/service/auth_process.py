@@ -23,7 +23,7 @@ from sluice.gateway.egress_evidence import EgressEvidence
 from sluice.gateway.envoy_config import NO_EGRESS, collector_of, is_on
 from sluice.gateway.job_tokens import JobTokenDecisions
 from sluice.gateway.listening import ByApplicationProtocol
-from sluice.gateway.proxy import EnvoyPaths, Sources, legs_of, of_auth, publishing
+from sluice.gateway.proxy import EnvoyPaths, Sources, auth_service_path, publishing, upstreams_of
 from sluice.gateway.rest_client import RestClient
 from sluice.gateway.service.announcements import auth_announcement, ext_authz_announcement, publish
 from sluice.gateway.service.assembly import auth_service, egress_checks
@@ -76,7 +76,7 @@ async def run_auth(
         server = web.Server(
             with_jobmanager_api(
                 service.handle,
-                authenticator.pass_keys,
+                authenticator.access_token_keys,
                 validity_in(home, config),
                 tokens=JobTokenDecisions(authenticator.policy.get, checks.audit),
                 egress=EgressEvidence(
@@ -97,14 +97,14 @@ async def run_auth(
         egress_methods: Mapping[str, Method] = {}
         if is_on(egress_config):
             rest_identity = TlsIdentity(home.identity(Role.AUTH, name)) if rest is not None else None
-            jobs = RestJobs(service.checks.signer, RestClient(legs_of(config, paths, rest).rest, rest_identity))
+            jobs = RestJobs(service.checks.signer, RestClient(upstreams_of(config, paths, rest).rest, rest_identity))
             egress_methods = authorization(
                 await stack.enter_async_context(egress_checks(service, jobs, egress_config, trust_domain))
             )
         xds = await stack.enter_async_context(
             xds_service(
                 status_file(home, server_name),
-                None if config.auth_host else of_auth(paths.xds_socket, number),
+                None if config.auth_host else auth_service_path(paths.xds_socket, number),
                 egress_methods,
             )
         )
@@ -132,17 +132,21 @@ async def run_auth(
             config = msgspec.structs.replace(config, auth_port=port)
             stack.callback(publish(auth_announcement(home, config), host, port))
         else:
-            path = of_auth(paths.auth_socket, number)
+            path = auth_service_path(paths.auth_socket, number)
             listening = stack.enter_context(contextlib.closing(listen_unix(path)))
             stack.callback(path.unlink, missing_ok=True)
             stack.push_async_callback(runner.cleanup)
             await web.SockSite(runner, listening).start()
             where = str(path)
-        legs = legs_of(config, paths, rest)
-        sources = Sources(checks.routes, authenticator.policy, authenticator.pass_keys, authenticator.revocations)
+        upstreams = upstreams_of(config, paths, rest)
+        sources = Sources(
+            checks.routes, authenticator.policy, authenticator.access_token_keys, authenticator.revocations
+        )
         copy, collector = paths.configuration, collector_of(tracing) if tracing else None
         await stack.enter_async_context(
-            publishing(xds, config, trust_domain, legs, sources, copy=copy, collector=collector, egress=egress_config)
+            publishing(
+                xds, config, trust_domain, upstreams, sources, copy=copy, collector=collector, egress=egress_config
+            )
         )
         if config.ext_authz is not None:
             # Imported late, because importing gRPC is slow and few clusters have this listener.

@@ -125,7 +125,7 @@ class CheckService:
     def _noted_use(self, who: Authenticated) -> str | None:
         """Note the use of the credential; for a session cookie, returns a cookie with a new pass."""
         token = who.principal.credential.token_id
-        if token is not None and not who.pass_id and self.sign_in.token_use is not None:
+        if token is not None and not who.access_token_id and self.sign_in.token_use is not None:
             self.sign_in.token_use.used(token)
         return self.sign_in.renewed_cookie(who)
 

@@ -17,12 +17,12 @@ from sluice.core import Home, listen_unix
 from sluice.gateway.authn import check_in
 from sluice.gateway.config import CONNECT_NAME, GatewayConfig
 from sluice.gateway.connect import Admission, ConnectRelay, RawCodec, RawDetails, RestSessions, Sessions, connect_socket
-from sluice.gateway.proxy import EnvoyPaths, legs_of
+from sluice.gateway.proxy import EnvoyPaths, upstreams_of
 from sluice.gateway.rest_client import RestClient
 from sluice.pki import Role
 from sluice.pki.assertions import (
+    ACCESS_TOKEN_AUDIENCE,
     CONNECT_AUDIENCE,
-    PASS_AUDIENCE,
     AssertionKeys,
     AssertionVerifier,
     OpenStreams,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-AUDIENCES = frozenset({CONNECT_AUDIENCE, PASS_AUDIENCE})
+AUDIENCES = frozenset({CONNECT_AUDIENCE, ACCESS_TOKEN_AUDIENCE})
 
 
 async def run_connect(home: Home, config: GatewayConfig, *, rest: tuple[str, int] | None = None) -> None:
@@ -46,11 +46,11 @@ async def run_connect(home: Home, config: GatewayConfig, *, rest: tuple[str, int
         StoreError: there is no usable identity ``gateway/connect``, or the socket is in use.
     """
     identity = TlsIdentity(home.identity(Role.GATEWAY, CONNECT_NAME))
-    leg = legs_of(config, EnvoyPaths.of(home), rest).rest
+    upstream = upstreams_of(config, EnvoyPaths.of(home), rest).rest
     path = connect_socket(home)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(reporting(identity, "connect"))
-        sessions = Sessions(identity, RestSessions(home, RestClient(leg, identity)).ask)
+        sessions = Sessions(identity, RestSessions(home, RestClient(upstream, identity)).ask)
         stack.callback(sessions.close)
         streams = OpenStreams(check_in(home, config))
         verifier = AssertionVerifier(AssertionKeys(assertion_keys_file(home)).keys, AUDIENCES)

@@ -69,7 +69,7 @@ async def renewing(home: Home, config: GatewayConfig, envoy: EnvoyAdmin, status:
         if problem:
             status.refused(ACME_CERTIFICATE, problem)
         else:
-            status.fine(ACME_CERTIFICATE)
+            status.accepted_input(ACME_CERTIFICATE)
 
     with contextlib.ExitStack() as announced:
         if config.acme.challenge == "http-01":

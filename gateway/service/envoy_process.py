@@ -30,15 +30,15 @@ from sluice.gateway.listening import require_free_port
 from sluice.gateway.proxy import (
     SOURCE,
     EnvoyAdmin,
-    EnvoyElsewhere,
     EnvoyPaths,
     EnvoyProcess,
+    ExternalEnvoy,
+    LoadedCertificateReports,
     SecretFeed,
     Secrets,
     Side,
-    UseReports,
-    legs_of,
     render,
+    upstreams_of,
 )
 from sluice.gateway.service.announcements import envoy_announcement, publish
 from sluice.gateway.service.edge_certificate import (
@@ -91,7 +91,7 @@ async def run_envoy(
         )
     own = home if name == ENVOY_NAME else home.envoy(name).create()
     paths = EnvoyPaths.of(home, name)
-    legs, outgoing, shared = legs_of(config, paths, rest), egress or NO_EGRESS, config.envoys > 1
+    upstreams, outgoing, shared = upstreams_of(config, paths, rest), egress or NO_EGRESS, config.envoys > 1
     # Check the ports before writing files: another gateway of this home may be using them.
     if not elsewhere:
         require_free_port(config.host, config.port, shared=shared)
@@ -103,20 +103,20 @@ async def run_envoy(
         clear_stale_socket(paths.admin_socket)
     make_private_directory(paths.bootstrap.parent)
     feeds = [SecretFeed(edge_directory(home), Side.EDGE, trust_domain)]
-    if legs.any_tls or is_on(outgoing):
+    if upstreams.any_tls or is_on(outgoing):
         feeds.append(SecretFeed(home.identity(Role.GATEWAY, name), Side.INTERNAL, trust_domain))
     first = {feed: given for feed in feeds if (given := feed.update(utc_now())) is not None}
     files = certificate_files(home, config)
     async with xds_service(status_file(home, name), paths.sds_socket) as sds:
         secrets = Secrets(sds, first, files, ChallengeResources.of(home, config))
-        document = render(load_source(SOURCE), config, trust_domain, paths, legs)
+        document = render(load_source(SOURCE), config, trust_domain, paths, upstreams)
         _prepare_access_log(paths)
         write_secret(paths.bootstrap, msgspec.json.encode(document))
         running = _Running(
             own, config, paths, secrets, outgoing, chains=bool(config.auth_host) or own is not home, status=sds.status
         )
         if elsewhere:
-            await _accompany_envoy(running, EnvoyElsewhere(paths.admin_socket))
+            await _accompany_envoy(running, ExternalEnvoy(paths.admin_socket))
         await _run_envoy(running, home.root)
 
 
@@ -150,12 +150,12 @@ async def _chain_access_log(running: _Running, stack: contextlib.AsyncExitStack)
         await stack.enter_async_context(exporting(running.home, running.config.audit_exports))
 
 
-async def _accompany_envoy(running: _Running, envoy: EnvoyElsewhere) -> NoReturn:
+async def _accompany_envoy(running: _Running, envoy: ExternalEnvoy) -> NoReturn:
     """Announce an Envoy that another process starts, whenever it serves."""
     home, config = running.home, running.config
     async with contextlib.AsyncExitStack() as stack:
         await _chain_access_log(running, stack)
-        reports = UseReports(envoy)
+        reports = LoadedCertificateReports(envoy)
         stack.callback(reports.close)
         stack.callback(asyncio.create_task(running.secrets.feed_forever(reports)).cancel)
         await stack.enter_async_context(rotating(running.paths.access_log, envoy))
@@ -190,7 +190,7 @@ async def _run_envoy(running: _Running, directory: Path) -> None:
         envoy = await EnvoyProcess.start(
             paths.bootstrap, admin_socket=paths.admin_socket, log=home.logs / "envoy-proxy.log", directory=directory
         )
-        reports = UseReports(envoy)
+        reports = LoadedCertificateReports(envoy)
         stack.callback(reports.close)
         stack.push_async_callback(envoy.stop)
         feeding = asyncio.create_task(running.secrets.feed_forever(reports))

@@ -17,7 +17,7 @@ from grpc_health.v1.health import aio as health  # type: ignore[import-untyped]
 
 from sluice.core import Home, PkiError, clear_stale_socket, make_private_directory
 from sluice.gateway.config import ExtAuthzConfig
-from sluice.gateway.proxy import of_auth
+from sluice.gateway.proxy import auth_service_path
 from sluice.gateway.service.checks import CheckService
 from sluice.gateway.service.edge_clients import EdgeClients
 from sluice.gateway.service.grpc_authz import SERVICE, GrpcAuthorization
@@ -55,7 +55,7 @@ _OPTIONS = (
 
 def ext_authz_socket(home: Home, number: int = 1) -> Path:
     """The socket of the gRPC server behind the TLS listener, in a directory that only this user can enter."""
-    return of_auth(home.sockets / "ext-authz.sock", number)
+    return auth_service_path(home.sockets / "ext-authz.sock", number)
 
 
 def allowed_clients(config: ExtAuthzConfig, trust_domain: str) -> PeerPolicy:

@@ -24,7 +24,7 @@ from sluice.core import (
 )
 from sluice.gateway.audit_log import AuditWriter, prove_receipt, receipt_detail
 from sluice.gateway.authn import IsValid, answer
-from sluice.gateway.credentials import PassKeys, encode_jwks
+from sluice.gateway.credentials import AccessTokenKeys, encode_jwks
 from sluice.gateway.job_tokens import JobTokenDecisions, decode_query
 from sluice.pki import Role
 from sluice.pki.assertions import MAX_QUESTION_BYTES
@@ -53,7 +53,7 @@ AnswerEgress = Callable[[EgressQuestion], Awaitable[EgressAnswer]]
 
 def with_jobmanager_api(
     check: _Handler,
-    keys: PassKeys,
+    keys: AccessTokenKeys,
     is_valid: IsValid,
     *,
     tokens: JobTokenDecisions,

@@ -1,4 +1,4 @@
-from .cookies import pass_cookie as pass_cookie
+from .cookies import access_token_cookie as access_token_cookie
 from .device import Device as Device
 from .login import Login as Login
 from .oidc import Directory as Directory, Provider as Provider, key_cache as key_cache

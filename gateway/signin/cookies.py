@@ -5,7 +5,7 @@ Source: RFC 6265bis (``__Host-`` prefix, ``SameSite``).
 
 from __future__ import annotations
 
-from sluice.gateway.credentials import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
+from sluice.gateway.credentials import ACCESS_TOKEN_COOKIE, CSRF_COOKIE, SESSION_COOKIE
 
 LOGIN_COOKIE = "__Host-sluice-login"
 """Binds a sign-in to the browser that began it, before there is a session."""
@@ -30,11 +30,11 @@ def session_cookies(session: str, csrf: str, *, max_age: float) -> list[str]:
     ]
 
 
-def pass_cookie(text: str, *, max_age: float) -> str:
+def access_token_cookie(text: str, *, max_age: float) -> str:
     """A ``Set-Cookie`` value with a pass, which is replaced every few minutes."""
-    return set_cookie(PASS_COOKIE, text, max_age=max_age)
+    return set_cookie(ACCESS_TOKEN_COOKIE, text, max_age=max_age)
 
 
 def cleared() -> list[str]:
     """``Set-Cookie`` values that delete all cookies of a browser that has signed out."""
-    return [clear_cookie(name) for name in (PASS_COOKIE, SESSION_COOKIE, CSRF_COOKIE, LOGIN_COOKIE)]
+    return [clear_cookie(name) for name in (ACCESS_TOKEN_COOKIE, SESSION_COOKIE, CSRF_COOKIE, LOGIN_COOKIE)]

@@ -9,7 +9,7 @@ from urllib.parse import urlencode, urlsplit
 from aiohttp import web
 
 from sluice.gateway.authn import MAX_TOKEN_CHARACTERS
-from sluice.gateway.credentials import MAX_PASSWORD_BYTES, PASS_COOKIE, Unauthenticated
+from sluice.gateway.credentials import ACCESS_TOKEN_COOKIE, MAX_PASSWORD_BYTES, Unauthenticated
 from sluice.gateway.errors import IssuerError, LoginError
 from sluice.gateway.principal import Subject
 from sluice.gateway.signin import pages
@@ -143,7 +143,7 @@ class Login:
         except Unauthenticated as error:
             note.reason, note.credential = f"led to the sign-in page: {error.reason}", error.credential
             query = urlencode({"return_to": back})
-            return redirect(f"/auth/login?{query}", cookies=[clear_cookie(PASS_COOKIE)])
+            return redirect(f"/auth/login?{query}", cookies=[clear_cookie(ACCESS_TOKEN_COOKIE)])
         note.principal, note.credential = who.principal.name, who.principal.credential.id
         note.reason = "was refused a page"
         text = "You may not see this page. Sign in as another user, or ask the administrator of this cluster."

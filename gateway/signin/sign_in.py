@@ -29,7 +29,7 @@ from sluice.gateway.principal import Subject
 from sluice.gateway.problem import CONTENT_TYPE, problem_body
 from sluice.gateway.problem_page import POLICY, POLICY_HEADER, problem_page, wants_page
 from sluice.gateway.shared_store import MAX_VALUE_BYTES, Entry, SharedStore
-from sluice.gateway.signin.cookies import LOGIN_COOKIE, pass_cookie, session_cookies, set_cookie
+from sluice.gateway.signin.cookies import LOGIN_COOKIE, access_token_cookie, session_cookies, set_cookie
 from sluice.gateway.signin.oidc import Provider
 from sluice.gateway.signin.requests import MAX_LOGGED_CHARACTERS, AuditNote, AuthRequest, Refused
 from sluice.gateway.signin.responses import answer
@@ -63,13 +63,13 @@ class SignIn:
             raise Refused(403, "cookie without CSRF token", "The request needs the session's CSRF token.")
         return who
 
-    def new_pass(self, who: Authenticated) -> tuple[str, float]:
+    def new_access_token(self, who: Authenticated) -> tuple[str, float]:
         """Issue a pass for an authenticated caller; returns it with its lifetime in seconds."""
         now = self.clock()
         policy = self.authenticator.policy.get()
         text, made = issue(
             who.principal,
-            self.authenticator.pass_keys,
+            self.authenticator.access_token_keys,
             policy,
             now=now,
             lifetime=dt.timedelta(seconds=self.config.pass_lifetime),
@@ -86,8 +86,8 @@ class SignIn:
         """A cookie with a new pass, for a browser with a session whose last pass has expired; None for others."""
         if who.session is None or who.csrf is None:
             return None
-        text, seconds = self.new_pass(who)
-        return pass_cookie(text, max_age=seconds)
+        text, seconds = self.new_access_token(who)
+        return access_token_cookie(text, max_age=seconds)
 
     async def begin_browser_session(self, subject: Subject, request: AuthRequest) -> tuple[SessionId, list[str]]:
         """Begin a session and end the browser's previous one; returns its id and its cookies."""
@@ -95,8 +95,8 @@ class SignIn:
         record, text = await asyncio.to_thread(self.authenticator.sessions.begin, subject, "browser", request.address)
         cookies = session_cookies(text, record.csrf, max_age=self.config.session_lifetime)
         # Includes the first pass, which also replaces a pass of the previous session.
-        made, seconds = self.new_pass(self.authenticator.of_session(record))
-        return record.id, [*cookies, pass_cookie(made, max_age=seconds)]
+        made, seconds = self.new_access_token(self.authenticator.of_session(record))
+        return record.id, [*cookies, access_token_cookie(made, max_age=seconds)]
 
     async def end_shown_session(self, request: AuthRequest) -> SessionId | None:
         """End the session whose cookie the request has, and all its passes; returns its id."""

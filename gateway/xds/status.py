@@ -94,8 +94,8 @@ class XdsStatus:
             self.document.refused[what] = reason
             self._write()
 
-    def fine(self, what: str) -> None:
-        """The input is valid (again)."""
+    def accepted_input(self, what: str) -> None:
+        """An input passed the checks (again)."""
         if self.document.refused.pop(what, None) is not None:
             self._write()
 

@@ -50,7 +50,7 @@ _TYPES = {
 }
 
 
-class MessageDamaged(PkiError):
+class InvalidMessage(PkiError):
     """Bytes that are not the protobuf message they should be."""
 
 
@@ -100,11 +100,11 @@ ValidateJWTSVIDResponse = _message("ValidateJWTSVIDResponse")
 
 
 def decode(kind: Any, data: bytes) -> Any:  # noqa: ANN401  see _message
-    """Decode ``data`` as a message of class ``kind``; raises :class:`MessageDamaged`."""
+    """Decode ``data`` as a message of class ``kind``; raises :class:`InvalidMessage`."""
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise MessageDamaged(f"not a {kind.DESCRIPTOR.name}") from error
+        raise InvalidMessage(f"not a {kind.DESCRIPTOR.name}") from error
 
 
 def encode(message: Any) -> bytes:  # noqa: ANN401  see _message

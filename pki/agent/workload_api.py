@@ -12,10 +12,10 @@ from grpclib.const import Status
 from sluice.core import InvalidIdentity
 from sluice.core.grpc import Call, Caller, CallRefused, Method
 from sluice.pki.agent.messages import (
+    InvalidMessage,
     JWTBundlesResponse,
     JWTSVIDRequest,
     JWTSVIDResponse,
-    MessageDamaged,
     ValidateJWTSVIDRequest,
     ValidateJWTSVIDResponse,
     X509BundlesResponse,
@@ -159,5 +159,5 @@ def _der(certificates: Sequence[x509.Certificate]) -> bytes:
 def _decoded(kind: object, data: bytes) -> Any:  # noqa: ANN401  messages have no static type
     try:
         return decode(kind, data)
-    except MessageDamaged as error:
+    except InvalidMessage as error:
         raise CallRefused(Status.INVALID_ARGUMENT, error.what) from error

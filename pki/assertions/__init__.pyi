@@ -24,12 +24,12 @@ from .principal import (
     TokenId as TokenId,
 )
 from .tokens import (
+    ACCESS_TOKEN_AUDIENCE as ACCESS_TOKEN_AUDIENCE,
+    ACCESS_TOKEN_SCHEME as ACCESS_TOKEN_SCHEME,
     ALGORITHM as ALGORITHM,
     CONNECT_AUDIENCE as CONNECT_AUDIENCE,
     HEADER as HEADER,
     ISSUER as ISSUER,
-    PASS_AUDIENCE as PASS_AUDIENCE,
-    PASS_SCHEME as PASS_SCHEME,
     REST_AUDIENCE as REST_AUDIENCE,
     Assertion as Assertion,
     AssertionClaims as AssertionClaims,

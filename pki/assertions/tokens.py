@@ -52,9 +52,9 @@ ALGORITHM = "ES256"
 ISSUER = "sluice-gateway"
 REST_AUDIENCE = "sluice-rest"
 CONNECT_AUDIENCE = "sluice-connect"
-PASS_AUDIENCE = "sluice"  # noqa: S105  the name of an audience, not a secret
+ACCESS_TOKEN_AUDIENCE = "sluice"  # noqa: S105  the name of an audience, not a secret
 
-PASS_SCHEME = "Bearer "  # noqa: S105  likewise
+ACCESS_TOKEN_SCHEME = "Bearer "  # noqa: S105  likewise
 
 MAX_ASSERTION_CHARACTERS = 8192
 MAX_LIFETIME_SECONDS = 900
@@ -248,7 +248,7 @@ class AssertionVerifier:
         if len(values) != 1:
             raise AssertionRefused(f"{len(values)} assertions", "the gateway adds exactly one")
         # A pass arrives with its scheme, as the client sent it: Envoy can copy a header, but not cut it.
-        claims = self._signed(values[0].removeprefix(PASS_SCHEME))
+        claims = self._signed(values[0].removeprefix(ACCESS_TOKEN_SCHEME))
         now = self._clock()
         # 3. From the gateway, for here, for now (RFC 8725, 3.8 to 3.10).
         if claims.iss != ISSUER or claims.aud not in self._audiences:
@@ -262,7 +262,7 @@ class AssertionVerifier:
         if max(len(claims.roles), len(claims.groups)) > MAX_LIST_ENTRIES:
             raise AssertionRefused("the assertion names too many roles or groups")
         # 4. For this request only, once. A pass is for many requests, and Envoy has checked it each time.
-        bound = claims.aud != PASS_AUDIENCE
+        bound = claims.aud != ACCESS_TOKEN_AUDIENCE
         if bound:
             path, _, query = target.partition("?")
             if (claims.htm, claims.htu, claims.htq) != (method, path, query_digest(query)):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sluice.core import Home, write_secret
-from sluice.gateway.credentials import PassKeys, Revocations, TokenStore, UserStore
+from sluice.gateway.credentials import AccessTokenKeys, Revocations, TokenStore, UserStore
 from sluice.gateway.errors import SharedStoreError
 from sluice.gateway.shared_store.database import Database
 from sluice.gateway.shared_store.record import STATE
@@ -38,7 +38,7 @@ def test_what_one_machine_writes_the_other_has(machine: Machine) -> None:
     (one, files), (other, others) = machine("one"), machine("other")
     token = created(one)
     UserStore(one).add("grace", "correct horse battery", roles=("viewer",), groups=())
-    PassKeys.of(one).refresh(1_800_000_000.0)
+    AccessTokenKeys.of(one).refresh(1_800_000_000.0)
     others.pull()
     assert ids(other) == {token}
     assert UserStore(other).read().get("grace") is not None
@@ -55,7 +55,7 @@ def test_what_one_machine_writes_the_other_has(machine: Machine) -> None:
 
 def test_retired_keys_go_on_all_machines(machine: Machine) -> None:
     (one, _), (other, others) = machine("one"), machine("other")
-    keys, start = PassKeys.of(one), 1_800_000_000.0
+    keys, start = AccessTokenKeys.of(one), 1_800_000_000.0
     keys.refresh(start)
     keys.refresh(start + 90_000)
     others.pull()
@@ -81,7 +81,7 @@ def test_writers_on_several_machines_lose_nothing(machine: Machine) -> None:
 def test_the_database_reads_nothing(machine: Machine, server: Server) -> None:
     home, _ = machine("one")
     created(home)
-    PassKeys.of(home).refresh(1_800_000_000.0)
+    AccessTokenKeys.of(home).refresh(1_800_000_000.0)
     rows = server.sql("SELECT encode(content, 'escape') FROM sluice_files", "sluice")
     assert rows
     for word in ("ada", "submitter", "PRIVATE", "BEGIN"):

@@ -59,33 +59,33 @@ class Entry:
 
     Attributes:
         purpose: what the configuration is for.
-        proven: version that the configuration was tested with.
+        tested_with: version that the configuration was tested with.
         render: makes the files, by name.
         needs: the purposes that the certificate must have.
         tells_peers_apart: whether it can admit some identities of an authority and refuse others.
     """
 
     purpose: str
-    proven: str
+    tested_with: str
     render: Callable[[Handover], dict[str, bytes]]
     needs: tuple[Purpose, ...] = BOTH
     tells_peers_apart: bool = False
 
 
 CATALOGUE = {
-    Program.SPARK: Entry("spark-defaults.conf: RPC, block transfer, web pages", spark.PROVEN, spark.render),
-    Program.FLINK: Entry("config.yaml: between its processes, REST endpoint", flink.PROVEN, flink.render),
-    Program.ZOOKEEPER: Entry("zoo.cfg and client.properties: clients, quorum", zookeeper.PROVEN, zookeeper.render),
-    Program.KAFKA: Entry("properties of brokers and clients, in Java and librdkafka", kafka.PROVEN, kafka.render),
+    Program.SPARK: Entry("spark-defaults.conf: RPC, block transfer, web pages", spark.TESTED_WITH, spark.render),
+    Program.FLINK: Entry("config.yaml: between its processes, REST endpoint", flink.TESTED_WITH, flink.render),
+    Program.ZOOKEEPER: Entry("zoo.cfg and client.properties: clients, quorum", zookeeper.TESTED_WITH, zookeeper.render),
+    Program.KAFKA: Entry("properties of brokers and clients, in Java and librdkafka", kafka.TESTED_WITH, kafka.render),
     Program.ENVOY: Entry(
         "transport sockets of a listener and a cluster, and their SDS files",
-        envoy.PROVEN,
+        envoy.TESTED_WITH,
         envoy.render,
         tells_peers_apart=True,
     ),
     Program.NGINX: Entry(
         "files to include in http and server blocks",
-        nginx.PROVEN,
+        nginx.TESTED_WITH,
         nginx.render,
         needs=(Purpose.SERVER,),
         tells_peers_apart=True,

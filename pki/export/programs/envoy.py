@@ -11,7 +11,7 @@ from sluice.core import CertificateRejected
 from sluice.pki.export.programs.sources import Handover
 from sluice.pki.x509 import describe_key
 
-PROVEN = "Envoy 1.40.0"
+TESTED_WITH = "Envoy 1.40.0"
 
 _TYPES = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3"
 _CERTIFICATE, _TRUST = "certificate", "trust"
@@ -66,7 +66,7 @@ def _socket(handover: Handover, context: str, place: str, *, listening: bool) ->
         for peer in handover.peers or (f"spiffe://{handover.identity.spiffe_id.trust_domain}/*",)
     )
     return (
-        handover.heading("Envoy", PROVEN, *notes)
+        handover.heading("Envoy", TESTED_WITH, *notes)
         + f"""\
 transport_socket:
   name: envoy.transport_sockets.tls

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes
 
 from sluice.pki.export.programs.sources import TLS13_SUITES, Handover
 
-PROVEN = "Apache Flink 2.3.0 on Java 17"
+TESTED_WITH = "Apache Flink 2.3.0 on Java 17"
 
 _NOTES = (
     "",
@@ -23,7 +23,7 @@ _NOTES = (
 def render(handover: Handover) -> dict[str, bytes]:
     """``config.yaml`` beside the stores."""
     text = (
-        handover.heading("Flink", PROVEN, *_NOTES)
+        handover.heading("Flink", TESTED_WITH, *_NOTES)
         + f"""
 # Between JobManager, TaskManagers and their blob servers; both ends show a certificate.
 security.ssl.internal.enabled: true

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sluice.pki.authorities import trusted_pem
 from sluice.pki.export.programs.sources import TLS13_SUITES, Handover
 
-PROVEN = "librdkafka 2.16.0, on the client's side"
+TESTED_WITH = "librdkafka 2.16.0, on the client's side"
 
 _PRIVATE = "They contain the stores' password: keep the file's mode 0600."
 _SERVER_NOTES = (
@@ -70,4 +70,4 @@ def render(handover: Handover) -> dict[str, bytes]:
 
 def _file(handover: Handover, title: str, notes: tuple[str, ...], settings: dict[str, object]) -> bytes:
     lines = "".join(f"{name}={value}\n" for name, value in settings.items())
-    return (handover.heading(title, PROVEN, *notes) + "\n" + lines).encode()
+    return (handover.heading(title, TESTED_WITH, *notes) + "\n" + lines).encode()

@@ -14,7 +14,7 @@ from sluice.pki.export.programs.sources import Handover
 from sluice.pki.revocation import load_crls
 from sluice.pki.x509 import MAX_COMMON_NAME_CHARACTERS
 
-PROVEN = "nginx 1.22.1 with OpenSSL 3.0"
+TESTED_WITH = "nginx 1.22.1 with OpenSSL 3.0"
 
 _HTTP_NOTES = ("", "Include it in the http block.")
 _SERVER_NOTES = (
@@ -32,7 +32,7 @@ def render(handover: Handover) -> dict[str, bytes]:
     """
     identity, directory = handover.identity, handover.directory
     http = (
-        handover.heading("nginx", PROVEN, *_HTTP_NOTES)
+        handover.heading("nginx", TESTED_WITH, *_HTTP_NOTES)
         + f"""
 # Certificates that were revoked. `ssl_crl` would refuse everybody: it wants a list about the anchor itself, too.
 map $ssl_client_serial $sluice_revoked {{
@@ -46,7 +46,7 @@ map $ssl_client_s_dn $sluice_peer {{
 """
     )
     server = (
-        handover.heading("nginx", PROVEN, *_SERVER_NOTES)
+        handover.heading("nginx", TESTED_WITH, *_SERVER_NOTES)
         + f"""
 ssl_certificate {directory / "chain.pem"};
 ssl_certificate_key {directory / "key.pem"};

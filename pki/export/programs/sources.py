@@ -75,12 +75,12 @@ class Handover:
         except StoreError:
             return b""
 
-    def heading(self, program: str, proven: str, *notes: str) -> str:
+    def heading(self, program: str, tested_with: str, *notes: str) -> str:
         """Comment lines for the top of a file; every program here takes ``#``."""
         end = self.identity.leaf.not_valid_after_utc
         lines = (
             f"{program}: mutual TLS as {self.identity.spiffe_id}; the certificate ends at {end:%Y-%m-%d %H:%M} UTC.",
-            f"Written by `sluice pki export`; proven with {proven}.",
+            f"Written by `sluice pki export`; tested with {tested_with}.",
             "Exporting again replaces in place what has changed, and keeps the stores' password.",
             *notes,
         )

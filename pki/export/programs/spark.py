@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sluice.pki.export.programs.sources import TLS13_SUITES, Handover
 
-PROVEN = "Apache Spark 4.3.0 on Java 17"
+TESTED_WITH = "Apache Spark 4.3.0 on Java 17"
 
 _NOTES = (
     "",
@@ -38,7 +38,7 @@ def render(handover: Handover) -> dict[str, bytes]:
         "spark.ssl.trustStorePassword": handover.password,
     }
     text = (
-        handover.heading("Spark", PROVEN, *_NOTES)
+        handover.heading("Spark", TESTED_WITH, *_NOTES)
         + f"""
 # Stores and protocol for all that follows.
 {_lines(settings)}

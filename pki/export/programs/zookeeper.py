@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sluice.pki.export.programs.sources import TLS13_SUITES, Handover
 
-PROVEN = "Apache ZooKeeper 3.9.5 on Java 17"
+TESTED_WITH = "Apache ZooKeeper 3.9.5 on Java 17"
 SECURE_CLIENT_PORT = 2281
 
 _SERVER_NOTES = (
@@ -31,7 +31,7 @@ def render(handover: Handover) -> dict[str, bytes]:
     }
     need = {**_stores(handover), **protocol, "clientAuth": "need"}
     server = (
-        handover.heading("ZooKeeper server", PROVEN, *_SERVER_NOTES)
+        handover.heading("ZooKeeper server", TESTED_WITH, *_SERVER_NOTES)
         + f"""
 secureClientPort={SECURE_CLIENT_PORT}
 serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
@@ -53,7 +53,7 @@ admin.enableServer=false
 """
     )
     client = (
-        handover.heading("ZooKeeper client", PROVEN, *_CLIENT_NOTES)
+        handover.heading("ZooKeeper client", TESTED_WITH, *_CLIENT_NOTES)
         + f"""
 zookeeper.client.secure=true
 zookeeper.clientCnxnSocket=org.apache.zookeeper.ClientCnxnSocketNetty

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from sluice.core import AssertionRefused
-from sluice.pki.assertions import HEADER, ACCESS_TOKEN_AUDIENCE, REST_AUDIENCE, Assertion, AssertionVerifier, KeySet
+from sluice.pki.assertions import ACCESS_TOKEN_AUDIENCE, HEADER, REST_AUDIENCE, Assertion, AssertionVerifier, KeySet
 from sluice.runtime.rest.protocol.problems import NotAsserted
 
 _LOG = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from sluice.gateway.errors import EnvoyFailed
-from sluice.gateway.proxy.envoy_admin import EDGE_LISTENER, EnvoyElsewhere
+from sluice.gateway.proxy.envoy_admin import EDGE_LISTENER, ExternalEnvoy
 
 DEADLINE_SECONDS = 20.0
 
@@ -50,7 +50,7 @@ class Admin:
 
 async def test_envoy_is_waited_for_and_its_end_is_noticed_however_often(tmp_path: Path) -> None:
     admin = Admin(tmp_path / "admin.sock")
-    envoy = EnvoyElsewhere(admin.socket)
+    envoy = ExternalEnvoy(admin.socket)
     for _ in range(2):
         waiting = asyncio.create_task(envoy.until_serving())
         async with asyncio.timeout(DEADLINE_SECONDS), admin.serving():
@@ -68,11 +68,11 @@ async def test_an_envoy_that_does_not_serve_yet_is_not_announced(tmp_path: Path,
     admin.ready = state != "not ready"
     admin.listeners = ["another"] if state == "no edge listener" else [EDGE_LISTENER]
     async with admin.serving():
-        assert await EnvoyElsewhere(admin.socket).serving_port() == 0
+        assert await ExternalEnvoy(admin.socket).serving_port() == 0
 
 
 async def test_nobody_there_is_an_error_of_the_question(tmp_path: Path) -> None:
-    envoy = EnvoyElsewhere(tmp_path / "admin.sock")
+    envoy = ExternalEnvoy(tmp_path / "admin.sock")
     assert await envoy.serving_port() == 0
     with pytest.raises(EnvoyFailed, match="does not answer to certs"):
         await envoy.ask("certs")

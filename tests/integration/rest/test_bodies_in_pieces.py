@@ -22,9 +22,9 @@ from sluice.core.errors import AssertionRefused
 from sluice.core.metrics import metrics_socket
 from sluice.gateway.connect.rest import RestSessions
 from sluice.gateway.connect.sessions import SessionAddress, SessionUnavailable
-from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.credentials.signing_keys import AccessTokenKeys
 from sluice.gateway.rest_client import RestClient
-from sluice.gateway.upstreams import UnixLeg
+from sluice.gateway.upstreams import UnixUpstream
 from sluice.pki.assertions.open_streams import StreamHolder
 from sluice.pki.assertions.principal import Credential, Jti, Principal, TokenId
 from sluice.pki.assertions.tokens import Assertion
@@ -164,16 +164,16 @@ async def test_chunk_of_a_log_beyond_64_kib_is_read(pki: TestPki) -> None:
 
 
 async def test_relay_reads_a_slow_session_address_whole(pki: TestPki, tmp_path: Path) -> None:
-    PassKeys.of(pki.home).refresh(time.time())
+    AccessTokenKeys.of(pki.home).refresh(time.time())
     address = SessionAddress(job_id="j" * 32, owner="ada", host="127.0.0.1", port=1)
-    asking = RestSessions(pki.home, RestClient(UnixLeg(tmp_path / "rest.sock"), None))
+    asking = RestSessions(pki.home, RestClient(UnixUpstream(tmp_path / "rest.sock"), None))
     async with on_a_socket(tmp_path / "rest.sock", in_pieces(msgspec.json.encode(address))):
         assert await asking.ask(ADA) == address
 
 
 async def test_relay_refuses_a_session_address_beyond_its_limit(pki: TestPki, tmp_path: Path) -> None:
-    PassKeys.of(pki.home).refresh(time.time())
-    asking = RestSessions(pki.home, RestClient(UnixLeg(tmp_path / "rest.sock"), None))
+    AccessTokenKeys.of(pki.home).refresh(time.time())
+    asking = RestSessions(pki.home, RestClient(UnixUpstream(tmp_path / "rest.sock"), None))
     async with on_a_socket(tmp_path / "rest.sock", in_pieces(b" " * (65 << 10), piece=8 << 10)):
         with pytest.raises(SessionUnavailable, match="larger than 65536 bytes"):
             await asking.ask(ADA)

@@ -6,7 +6,7 @@ import time
 
 from aiohttp import web
 
-from sluice.gateway.credentials.access_tokens import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
+from sluice.gateway.credentials.access_tokens import ACCESS_TOKEN_COOKIE, CSRF_COOKIE, SESSION_COOKIE
 from sluice.gateway.credentials.session_store import revoke_sessions
 
 from .chromium import DEADLINE_SECONDS
@@ -47,7 +47,7 @@ async def test_sign_in_use_and_sign_out_and_then_the_old_cookies_are_dead(scene:
     await sign_in(scene, "/v1/jobs")
     assert "served" in await tab.text()
     cookies = await tab.cookies(scene.url)
-    assert cookies.keys() == {SESSION_COOKIE, PASS_COOKIE, CSRF_COOKIE}
+    assert cookies.keys() == {SESSION_COOKIE, ACCESS_TOKEN_COOKIE, CSRF_COOKIE}
     assert all(cookie["secure"] and cookie["sameSite"] == "Lax" for cookie in cookies.values())
     assert {name for name, cookie in cookies.items() if not cookie["httpOnly"]} == {CSRF_COOKIE}
     assert await tab.cookies(scene.provider.issuer) == {}

@@ -11,7 +11,7 @@ from typing import Self
 
 from sluice.core.files import write_secret
 from sluice.gateway.credentials.revocations import Revocations
-from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.credentials.signing_keys import AccessTokenKeys
 from sluice.pki.assertions.principal import Jti, TokenId
 from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
 from tests.integration.gateway.conftest import Gateway
@@ -101,7 +101,7 @@ def under_load(
 def test_no_request_fails_while_everything_changes(running_gateway: Gateway) -> None:
     gateway = running_gateway
     text, _ = pass_of(gateway, "viewer")
-    keys, revocations = PassKeys.of(gateway.home), Revocations.of(gateway.home)
+    keys, revocations = AccessTokenKeys.of(gateway.home), Revocations.of(gateway.home)
     changes: list[Callable[[int], object]] = [
         lambda _: gateway.authority.issue(gateway.identity),
         lambda number: revocations.revoke(("token", TokenId(f"somebody-{number}"))),
@@ -116,7 +116,7 @@ def test_envoy_follows_the_server_after_it_was_away(running_gateway: Gateway) ->
     text, made = pass_of(gateway, "viewer", "away", "away-1")
     gateway.stop_auth()
     assert gateway.send("GET", "/v1/jobs", token=text).status == 200
-    Revocations.of(gateway.home).revoke(("pass", Jti(made.pass_id or "")))
+    Revocations.of(gateway.home).revoke(("pass", Jti(made.access_token_id or "")))
     gateway.start_auth()
     back = time.monotonic()
     while gateway.send("GET", "/v1/jobs", token=text).status == 200:

@@ -66,9 +66,9 @@ def gateway(one_gateway: Gateway) -> Gateway:
 
 
 async def test_who_may_is_answered_and_named_to_rest(gateway: Gateway) -> None:
-    by_token, (by_pass, _) = gateway.token(AccessRole.VIEWER), pass_of(gateway, "viewer", name="grace")
+    by_token, (by_access_token, _) = gateway.token(AccessRole.VIEWER), pass_of(gateway, "viewer", name="grace")
     async with http3(gateway) as client:
-        for credential, name in ((by_token, "ada"), (by_pass, "grace")):
+        for credential, name in ((by_token, "ada"), (by_access_token, "grace")):
             answer = await client.ask("GET", "/v1/jobs?limit=5", token=credential)
             assert (answer.status, answer.body) == (200, b'{"served": "/v1/jobs?limit=5"}')
             assert answer.headers["x-content-type-options"] == "nosniff"
@@ -179,7 +179,7 @@ async def test_a_revocation_counts_on_an_open_connection(gateway: Gateway) -> No
     text, issued = pass_of(gateway, "viewer", name="mallory", credential="cred-9")
     async with http3(gateway) as client:
         assert (await client.ask("GET", "/v1/jobs", token=text)).status == 200
-        Revocations.of(gateway.home).revoke(("pass", Jti(issued.pass_id or "")))
+        Revocations.of(gateway.home).revoke(("pass", Jti(issued.access_token_id or "")))
         deadline = time.monotonic() + DEADLINE_SECONDS
         while (await client.ask("GET", "/v1/jobs", token=text)).status != 403:
             assert time.monotonic() < deadline, "the revoked pass is still let in"

@@ -66,7 +66,7 @@ def load_of(gateway: ReplicatedGateway) -> Load:
     token = gateway.token(AccessRole.ADMIN)
     kept, until = "", 0.0
 
-    def by_pass() -> bytes:
+    def by_access_token() -> bytes:
         nonlocal kept, until
         if time.monotonic() > until:  # it lives for minutes, and the test for longer
             kept, until = pass_of(gateway, "viewer")[0], time.monotonic() + 60
@@ -76,7 +76,7 @@ def load_of(gateway: ReplicatedGateway) -> Load:
         gateway,
         [
             lambda: asking("GET", "/v1/jobs", token),
-            by_pass,
+            by_access_token,
             lambda: asking("POST", "/v1/jobs", token),
             lambda: asking("POST", "/auth/exchange", token),
         ],

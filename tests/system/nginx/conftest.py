@@ -21,7 +21,7 @@ from sluice.core.files import make_private_directory, write_secret
 from sluice.core.home import Home
 from sluice.gateway.audit_log.access_log_reader import access_file
 from sluice.gateway.config import ENVOY_NAME, GatewayConfig
-from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
+from sluice.gateway.proxy.bootstrap import EnvoyPaths, upstreams_of
 from sluice.gateway.proxy.nginx import CONFIGURATION, NginxPaths, render_nginx
 from sluice.gateway.service import route_file
 from sluice.pki.spiffe_id import Role
@@ -108,7 +108,7 @@ class NginxGateway(Gateway):
         internal = self.home.identity(Role.GATEWAY, ENVOY_NAME)
         paths = NginxPaths(directory, self.identity, internal, access_file(self.home), superuser())
         make_private_directory(paths.access_log.parent)
-        text = render_nginx(self._config, paths, legs_of(self._config, EnvoyPaths.of(self.home)))
+        text = render_nginx(self._config, paths, upstreams_of(self._config, EnvoyPaths.of(self.home)))
         write_secret(directory / CONFIGURATION, text.encode())
         self.nginx = Nginx(self._binary, directory, self.port)
 

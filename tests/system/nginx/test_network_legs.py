@@ -17,7 +17,7 @@ from sluice.core.home import Home
 from sluice.gateway.audit_log.access_log_reader import access_file
 from sluice.gateway.config import AUTH_NAME, ENVOY_NAME, GatewayConfig
 from sluice.gateway.principal import AccessRole
-from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
+from sluice.gateway.proxy.bootstrap import EnvoyPaths, upstreams_of
 from sluice.gateway.proxy.nginx import (
     CONFIGURATION,
     TRUST_FILE,
@@ -81,12 +81,12 @@ class NetworkGateway(Gateway):
         port = json.loads(announced.read_bytes())["port"]
         assert self.rest.address is not None
         config = msgspec.structs.replace(self._config, auth_host=HOST, auth_port=port, authorization_timeout=10.0)
-        legs = legs_of(config, EnvoyPaths.of(self.home), (HOST, self.rest.address[1]))
+        upstreams = upstreams_of(config, EnvoyPaths.of(self.home), (HOST, self.rest.address[1]))
         directory = make_private_directory(self.home.gateway / "nginx")
         write_public(directory / TRUST_FILE, trusted_pem(read_identity(self.nginx_identity)[0].anchors))
         paths = NginxPaths(directory, self.identity, self.nginx_identity, access_file(self.home), superuser())
         make_private_directory(paths.access_log.parent)
-        write_secret(directory / CONFIGURATION, render_nginx(config, paths, legs).encode())
+        write_secret(directory / CONFIGURATION, render_nginx(config, paths, upstreams).encode())
         self.port = config.port
         self._nginx = Nginx(self._binary, directory, self.port)
 

@@ -18,7 +18,7 @@ import pytest
 
 from sluice.client.access import resolve_access
 from sluice.core.home import Home
-from sluice.gateway.credentials.access_tokens import PASS_COOKIE
+from sluice.gateway.credentials.access_tokens import ACCESS_TOKEN_COOKIE
 from sluice.gateway.credentials.token_file import create_token
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.edge_client import edge_client_context
@@ -208,7 +208,7 @@ async def _browse(shown: Shown, tmp_path: Path) -> None:
     (answer, text) = shown.ask("/auth/exchange", method="POST", body=b"")
     assert answer.status == 200, text
     cookie = {
-        "name": PASS_COOKIE,
+        "name": ACCESS_TOKEN_COOKIE,
         "value": json.loads(text)["pass"],
         "secure": True,
         "httpOnly": True,

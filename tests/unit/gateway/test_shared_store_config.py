@@ -10,8 +10,8 @@ import pytest
 
 from sluice.core import Home
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
-from sluice.gateway.upstreams import TlsLeg, discovery_type
+from sluice.gateway.proxy.bootstrap import EnvoyPaths, upstreams_of
+from sluice.gateway.upstreams import TlsUpstream, discovery_type
 from sluice.pki import Role
 
 STORE: dict[str, Any] = {
@@ -35,13 +35,13 @@ def test_addresses_are_read_and_envoy_asks_any_of_them() -> None:
     assert config.shared_store is not None
     assert config.shared_store.addresses == [("db-1.test", 5432), ("::1", 5433)]
     assert config.has_several_auth_services
-    legs = legs_of(config, EnvoyPaths.of(Home.at(Path("/nowhere"))))
-    assert (legs.auth, *legs.more_auth) == (
-        TlsLeg("auth-a.test", 8082, Role.AUTH),
-        TlsLeg("192.0.2.2", 8082, Role.AUTH),
+    upstreams = upstreams_of(config, EnvoyPaths.of(Home.at(Path("/nowhere"))))
+    assert (upstreams.auth, *upstreams.more_auth) == (
+        TlsUpstream("auth-a.test", 8082, Role.AUTH),
+        TlsUpstream("192.0.2.2", 8082, Role.AUTH),
     )
-    assert discovery_type(legs.more_auth[0]) == "STATIC"
-    assert discovery_type(legs.more_auth[0], legs.auth) == "STRICT_DNS", "one name is enough"
+    assert discovery_type(upstreams.more_auth[0]) == "STATIC"
+    assert discovery_type(upstreams.more_auth[0], upstreams.auth) == "STRICT_DNS", "one name is enough"
 
 
 def test_one_place_or_none_is_no_choice() -> None:

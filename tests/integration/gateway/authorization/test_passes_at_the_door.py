@@ -11,10 +11,10 @@ import pytest
 from sluice.core.files import write_secret
 from sluice.gateway.authz.operations import GATEWAY_OPERATIONS
 from sluice.gateway.authz.policy_file import PolicyFile, policy_file
-from sluice.gateway.credentials.access_tokens import issue, role_pass_prefix
+from sluice.gateway.credentials.access_tokens import issue, role_access_token_prefix
 from sluice.gateway.credentials.authenticated import Authenticated
 from sluice.gateway.credentials.revocations import RevocationKey, Revocations
-from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.credentials.signing_keys import AccessTokenKeys
 from sluice.pki.assertions.principal import Credential, Jti, Principal, SessionId, TokenId
 from sluice.pki.assertions.tokens import REST_AUDIENCE
 from tests.assertions import asserted_by
@@ -27,7 +27,7 @@ def known() -> frozenset[str]:
 
 def pass_of(gateway: Gateway, role: str, name: str = "ada", credential: str = "cred-1") -> tuple[str, Authenticated]:
     """A pass as the auth service issues it."""
-    keys = PassKeys.of(gateway.home)
+    keys = AccessTokenKeys.of(gateway.home)
     keys.load()
     policy = PolicyFile(lambda: policy_file(gateway.home), known).get()
     return issue(Principal(name, (role,), "token", Credential("token", credential)), keys, policy, now=time.time())
@@ -117,7 +117,7 @@ def test_what_changes_something_reaches_rest_with_an_assertion_of_its_own(gatewa
 def test_revocation_counts_on_an_open_connection(gateway: Gateway, kind: str) -> None:
     text, made = pass_of(gateway, "viewer", f"eve-{kind}", f"cred-{kind}")
     keys: dict[str, RevocationKey] = {
-        "pass": ("pass", made.pass_id or Jti("")),
+        "pass": ("pass", made.access_token_id or Jti("")),
         "token": ("token", TokenId(f"cred-{kind}")),
         "user": ("user", f"eve-{kind}"),
     }
@@ -197,7 +197,7 @@ def test_where_owners_matter_the_pass_tells_rest_and_one_of_another_policy_is_as
 
 def test_text_of_a_pass_tells_whether_its_role_tells_all(gateway: Gateway) -> None:
     """Else Envoy would ask about each, or about none."""
-    prefix = role_pass_prefix(PolicyFile(lambda: policy_file(gateway.home), known).get().digest)
+    prefix = role_access_token_prefix(PolicyFile(lambda: policy_file(gateway.home), known).get().digest)
     assert pass_of(gateway, "viewer")[0].startswith(prefix)
     assert not pass_of(gateway, "nobody-knows-this-role")[0].startswith(prefix)
 
@@ -211,7 +211,7 @@ def test_pass_without_a_role_that_tells_all_is_asked_about(gateway: Gateway) -> 
 
 
 def test_expired_pass_is_told_so_by_status(gateway: Gateway) -> None:
-    keys = PassKeys.of(gateway.home)
+    keys = AccessTokenKeys.of(gateway.home)
     keys.load()
     policy = PolicyFile(lambda: policy_file(gateway.home), known).get()
     principal = Principal("ada", ("viewer",), "token", Credential("token", "cred"))

@@ -23,7 +23,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.credentials.signing_keys import AccessTokenKeys
 from sluice.gateway.principal import AccessRole
 from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
 from tests.integration.gateway.conftest import DEADLINE_SECONDS, Gateway, Recorded, Reply
@@ -64,10 +64,10 @@ def head(method: str, target: str, *headers: str) -> bytes:
 Claims = dict[str, Any]
 
 
-def good(gateway: Gateway, role: str = "admin") -> tuple[Claims, dict[str, Any], PassKeys]:
+def good(gateway: Gateway, role: str = "admin") -> tuple[Claims, dict[str, Any], AccessTokenKeys]:
     """Claims and header of a pass that would be let in, and the keys."""
     text, _ = pass_of(gateway, role)
-    keys = PassKeys.of(gateway.home)
+    keys = AccessTokenKeys.of(gateway.home)
     keys.load()
     return jwt.decode(text, options={"verify_signature": False}), jwt.get_unverified_header(text), keys
 

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 
-from sluice.gateway.credentials.access_tokens import PASS_COOKIE
+from sluice.gateway.credentials.access_tokens import ACCESS_TOKEN_COOKIE
 from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.credentials.token_last_used import read_last_used
 from sluice.gateway.jwt.jwks import UNKNOWN_KEY_SECONDS
@@ -120,7 +120,7 @@ async def test_a_bearer_that_is_wrong_is_not_made_up_for(house: House) -> None:
 
 
 async def test_an_expired_cookie_does_not_shut_a_certificate_out(house: House) -> None:
-    shown = {"x_forwarded_client_cert": certified("cert-user"), "cookie": f"{PASS_COOKIE}=a.b.c"}
+    shown = {"x_forwarded_client_cert": certified("cert-user"), "cookie": f"{ACCESS_TOKEN_COOKIE}=a.b.c"}
     assert (await house.check(**shown)).status == 200
 
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 from aiohttp import web
 
-from sluice.gateway.credentials.access_tokens import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
+from sluice.gateway.credentials.access_tokens import ACCESS_TOKEN_COOKIE, CSRF_COOKIE, SESSION_COOKIE
 from sluice.gateway.signin.cookies import LOGIN_COOKIE
 from sluice.pki.assertions.principal import SessionId
 from tests.identity_provider import Signer
@@ -22,7 +22,7 @@ async def test_signing_in_leads_back_to_the_page_with_a_session(house: House) ->
     browser = house.browser()
     back = await browser.sign_in("/v1/jobs")
     assert (back.status, back.location) == (303, "/v1/jobs")
-    assert browser.cookies.keys() == {SESSION_COOKIE, CSRF_COOKIE, PASS_COOKIE}
+    assert browser.cookies.keys() == {SESSION_COOKIE, CSRF_COOKIE, ACCESS_TOKEN_COOKIE}
     lines = back.headers.getall("set-cookie")
     assert all("; Path=/; Secure; SameSite=Lax" in line for line in lines)
     assert [line.startswith(CSRF_COOKIE) for line in lines if "HttpOnly" not in line] == [True]
@@ -59,8 +59,8 @@ async def test_a_pass_of_a_cookie_outlives_neither_logout_nor_revocation(house: 
     assert (await browser.get("/auth/signed-out")).status == 200
     old = Browser(house.base, house.client, before)
     assert (await old.get("/v1/jobs")).status == 401
-    only_pass = Browser(house.base, house.client, {PASS_COOKIE: before[PASS_COOKIE]})
-    assert (await only_pass.get("/v1/jobs")).status == 401
+    only_access_token = Browser(house.base, house.client, {ACCESS_TOKEN_COOKIE: before[ACCESS_TOKEN_COOKIE]})
+    assert (await only_access_token.get("/v1/jobs")).status == 401
 
 
 async def test_logout_needs_the_csrf_token(house: House) -> None:
@@ -73,7 +73,7 @@ async def test_logout_needs_the_csrf_token(house: House) -> None:
     assert (await browser.post("/auth/logout", x_sluice_csrf=browser.cookies[CSRF_COOKIE])).status == 303
 
 
-@pytest.mark.parametrize("cookie", [PASS_COOKIE, SESSION_COOKIE])
+@pytest.mark.parametrize("cookie", [ACCESS_TOKEN_COOKIE, SESSION_COOKIE])
 async def test_unsafe_requests_with_a_cookie_need_the_csrf_token(house: House, cookie: str) -> None:
     browser = house.browser()
     await browser.sign_in()
@@ -87,9 +87,9 @@ async def test_unsafe_requests_with_a_cookie_need_the_csrf_token(house: House, c
 async def test_the_session_gives_a_new_pass_when_the_last_one_has_ended(house: House) -> None:
     browser = house.browser()
     await browser.sign_in()
-    first = browser.cookies.pop(PASS_COOKIE)
+    first = browser.cookies.pop(ACCESS_TOKEN_COOKIE)
     assert (await browser.get("/v1/jobs")).status == 200
-    assert browser.cookies[PASS_COOKIE] != first
+    assert browser.cookies[ACCESS_TOKEN_COOKIE] != first
     # A page may also ask for it ahead of time; no script ever sees it.
     reply = await browser.post("/auth/exchange", x_sluice_csrf=browser.cookies[CSRF_COOKIE])
     assert reply.json.keys() == {"expires_in"}
@@ -99,8 +99,8 @@ async def test_a_pass_of_a_cookie_is_no_bearer_without_its_csrf_token(house: Hou
     browser = house.browser()
     await browser.sign_in()
     await browser.get("/v1/jobs")
-    stolen = browser.cookies[PASS_COOKIE]
-    assert (await house.check("POST", cookie=f"{PASS_COOKIE}={stolen}")).status == 403
+    stolen = browser.cookies[ACCESS_TOKEN_COOKIE]
+    assert (await house.check("POST", cookie=f"{ACCESS_TOKEN_COOKIE}={stolen}")).status == 403
 
 
 async def test_people_are_sent_to_sign_in_and_programs_are_told(house: House) -> None:

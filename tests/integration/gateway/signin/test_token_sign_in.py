@@ -10,7 +10,7 @@ import pytest
 from sluice.core.errors import SluiceError
 from sluice.core.pages.assets import CACHE_FOR_EVER, asset_path, assets
 from sluice.gateway.audit_log.log import audit_file
-from sluice.gateway.credentials.access_tokens import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
+from sluice.gateway.credentials.access_tokens import ACCESS_TOKEN_COOKIE, CSRF_COOKIE, SESSION_COOKIE
 from sluice.gateway.credentials.session_store import read_sessions
 from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.signin.device import GRANT_TYPE
@@ -37,7 +37,7 @@ async def test_a_token_becomes_a_session_that_may_the_same(local: House) -> None
     browser = local.browser()
     reply = await submit(browser, f"  {token}\n", "/ui/jobs")
     assert (reply.status, reply.location) == (303, "/ui/jobs")
-    assert browser.cookies.keys() >= {SESSION_COOKIE, PASS_COOKIE, CSRF_COOKIE}
+    assert browser.cookies.keys() >= {SESSION_COOKIE, ACCESS_TOKEN_COOKIE, CSRF_COOKIE}
     me = (await browser.get("/auth/whoami")).json
     assert (me["name"], me["roles"], me["scopes"], me["method"]) == ("ada", ["submitter"], ["jobs.*"], "token")
     assert me["operations"]["jobs.list"] == "allow"
@@ -76,7 +76,7 @@ async def test_revoking_the_token_ends_the_session_and_its_passes(local: House) 
     await submit(other, others)
     assert (await browser.get("/v1/jobs")).status == 200
     TokenStore(local.home).revoke(record.id)
-    for cookies in ({SESSION_COOKIE, PASS_COOKIE, CSRF_COOKIE}, {SESSION_COOKIE}, {PASS_COOKIE}):
+    for cookies in ({SESSION_COOKIE, ACCESS_TOKEN_COOKIE, CSRF_COOKIE}, {SESSION_COOKIE}, {ACCESS_TOKEN_COOKIE}):
         stolen = local.browser()
         stolen.cookies.update({name: value for name, value in browser.cookies.items() if name in cookies})
         assert (await stolen.get("/v1/jobs")).status == 401
@@ -99,7 +99,7 @@ async def test_a_revoked_token_ends_sessions_even_when_nobody_told_of_them(
     monkeypatch.setattr("sluice.gateway.credentials.token_file.revoke_sessions", fails)
     with pytest.raises(SluiceError):
         TokenStore(local.home).revoke(record.id)
-    browser.cookies.pop(PASS_COOKIE)
+    browser.cookies.pop(ACCESS_TOKEN_COOKIE)
     assert (await browser.get("/v1/jobs")).status == 401
 
 
@@ -109,7 +109,7 @@ async def test_the_session_ends_with_the_token(local: House) -> None:
     browser = local.browser()
     await submit(browser, token)
     local.service.checks.authenticator.clock = lambda: now + 130
-    browser.cookies.pop(PASS_COOKIE)
+    browser.cookies.pop(ACCESS_TOKEN_COOKIE)
     assert (await browser.get("/v1/jobs")).status == 401
 
 

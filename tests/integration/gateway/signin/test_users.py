@@ -8,7 +8,7 @@ import time
 import pytest
 
 from sluice.gateway.audit_log.log import audit_file
-from sluice.gateway.credentials.access_tokens import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
+from sluice.gateway.credentials.access_tokens import ACCESS_TOKEN_COOKIE, CSRF_COOKIE, SESSION_COOKIE
 from sluice.gateway.credentials.session_store import SessionStore, revoke_sessions
 from sluice.gateway.credentials.sessions import MAX_SESSIONS_PER_NAME, SessionLimits
 from sluice.gateway.credentials.token_file import TokenStore
@@ -51,7 +51,7 @@ async def test_whom_envoy_refused_is_told_why_or_led_to_the_sign_in_page(local: 
     for target, back in (("/v1/jobs", "%2Fv1%2Fjobs"), ("https://elsewhere.example/", "%2F")):
         reply = await browser.get(f"/auth/denied?return_to={target}")
         assert (reply.status, reply.location) == (303, f"/auth/login?return_to={back}")
-    assert not browser.cookies.get(PASS_COOKIE)
+    assert not browser.cookies.get(ACCESS_TOKEN_COOKIE)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 
 from sluice.core.home import Home
 from sluice.gateway.credentials.assertion import publish_keys
-from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.credentials.signing_keys import AccessTokenKeys
 from sluice.pki.assertions import assertion_keys_file
 from sluice.pki.config import PkiConfig
 from sluice.pki.issuing import LocalIssuer
@@ -72,7 +72,7 @@ ALL = [
 def home(tmp_path: Path) -> Iterator[Home]:
     """A home with keys, a socket of REST, and another job."""
     made = Home.at(tmp_path / "home").create()
-    keys = PassKeys.of(made)
+    keys = AccessTokenKeys.of(made)
     keys.refresh(time.time())
     publish_keys(made, keys)
     issuer = LocalIssuer(made, PkiConfig())

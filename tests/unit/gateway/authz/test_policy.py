@@ -23,7 +23,7 @@ from sluice.gateway.authz.policy import (
 )
 from sluice.gateway.authz.policy_file import DEFAULT_POLICY, parse, read_policy
 from sluice.gateway.authz.routes import Route
-from sluice.gateway.credentials.access_tokens import role_pass_prefix
+from sluice.gateway.credentials.access_tokens import role_access_token_prefix
 from sluice.gateway.principal import AccessRole
 from sluice.pki.assertions.principal import Credential, Principal
 from sluice.runtime.rest_server.routes import ROUTES
@@ -236,7 +236,7 @@ def test_the_digest_changes_with_what_a_role_grants_and_with_nothing_else() -> N
     wider = parse(DEFAULT_POLICY.read_bytes().replace(b'"jobs.submit",', b'"jobs.submit", "jobs.logs",'), OPERATIONS)
     assert len(DEFAULT.digest) == DIGEST_CHARACTERS
     assert (same.digest == DEFAULT.digest, wider.digest == DEFAULT.digest) == (True, False)
-    assert base64.urlsafe_b64decode(role_pass_prefix(DEFAULT.digest)).endswith(DEFAULT.digest.encode() + b'",')
+    assert base64.urlsafe_b64decode(role_access_token_prefix(DEFAULT.digest)).endswith(DEFAULT.digest.encode() + b'",')
 
 
 @pytest.mark.parametrize(

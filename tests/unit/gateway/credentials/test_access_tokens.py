@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from sluice.gateway.authz.policy import Policy, RoleRules
 from sluice.gateway.credentials.access_tokens import (
-    InvalidPass,
+    InvalidAccessToken,
     issue,
-    role_pass_prefix,
+    role_access_token_prefix,
     verify,
 )
-from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.credentials.signing_keys import AccessTokenKeys
 from sluice.pki.assertions.principal import Credential, Principal
 
 NOW = 1_800_000_000.0
@@ -38,8 +38,8 @@ ADA = Principal("ada", ("viewer", "submitter"), "session", Credential("session",
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> PassKeys:
-    keys = PassKeys(tmp_path / "pass-keys")
+def keys(tmp_path: Path) -> AccessTokenKeys:
+    keys = AccessTokenKeys(tmp_path / "pass-keys")
     keys.refresh(NOW)
     return keys
 
@@ -49,7 +49,7 @@ def claims_of(text: str) -> dict[str, Any]:
     return claims
 
 
-def test_a_pass_says_who_and_what_and_how_long(keys: PassKeys) -> None:
+def test_a_pass_says_who_and_what_and_how_long(keys: AccessTokenKeys) -> None:
     text, made = issue(ADA, keys, POLICY, now=NOW, csrf="c5rf")
     assert verify(text, keys, now=NOW) == made
     assert made.principal == ADA
@@ -66,13 +66,13 @@ def test_a_pass_says_who_and_what_and_how_long(keys: PassKeys) -> None:
         "csrf": "c5rf",
         "all": "a.read a.write",
         "own": "",
-        "jti": made.pass_id,
+        "jti": made.access_token_id,
         "iat": int(NOW),
         "exp": int(NOW) + 300,
     }
     header = {"alg": "ES256", "typ": "JWT", "kid": keys.signing(NOW).kid}
     assert jwt.get_unverified_header(text) == header | {"cty": f"role-decides-{POLICY.digest}"}
-    assert text.startswith(role_pass_prefix(POLICY.digest))
+    assert text.startswith(role_access_token_prefix(POLICY.digest))
 
 
 @pytest.mark.parametrize(
@@ -88,27 +88,27 @@ def test_a_pass_says_who_and_what_and_how_long(keys: PassKeys) -> None:
         pytest.param(Principal("ada", (), "token", Credential("token", "x")), id="no role"),
     ],
 )
-def test_no_single_role_is_named_where_it_would_decide_wrongly(keys: PassKeys, principal: Principal) -> None:
+def test_no_single_role_is_named_where_it_would_decide_wrongly(keys: AccessTokenKeys, principal: Principal) -> None:
     text, _ = issue(principal, keys, POLICY, now=NOW)
     assert claims_of(text).keys().isdisjoint({"role", "all", "own"})
     assert "cty" not in jwt.get_unverified_header(text)
     assert verify(text, keys, now=NOW).principal == principal
 
 
-def test_a_pass_does_not_outlive_its_credential(keys: PassKeys) -> None:
+def test_a_pass_does_not_outlive_its_credential(keys: AccessTokenKeys) -> None:
     _, made = issue(ADA, keys, POLICY, now=NOW, not_after=NOW + 10)
     assert made.expires_at == NOW + 10
 
 
-def test_ids_differ(keys: PassKeys) -> None:
-    assert issue(ADA, keys, POLICY, now=NOW)[1].pass_id != issue(ADA, keys, POLICY, now=NOW)[1].pass_id
+def test_ids_differ(keys: AccessTokenKeys) -> None:
+    assert issue(ADA, keys, POLICY, now=NOW)[1].access_token_id != issue(ADA, keys, POLICY, now=NOW)[1].access_token_id
 
 
 def _b64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def forged(keys: PassKeys, **changes: Any) -> str:
+def forged(keys: AccessTokenKeys, **changes: Any) -> str:
     """A pass with the right signature and other claims."""
     text, _ = issue(ADA, keys, POLICY, now=NOW)
     claims = {key: value for key, value in {**claims_of(text), **changes}.items() if value is not None}
@@ -116,13 +116,13 @@ def forged(keys: PassKeys, **changes: Any) -> str:
     return jwt.encode(claims, key.private, algorithm="ES256", headers={"kid": key.kid})
 
 
-def unsigned(keys: PassKeys, alg: str) -> str:
+def unsigned(keys: AccessTokenKeys, alg: str) -> str:
     text, _ = issue(ADA, keys, POLICY, now=NOW)
     header = {"alg": alg, "typ": "JWT", "kid": keys.signing(NOW).kid}
     return f"{_b64(json.dumps(header).encode())}.{text.split('.')[1]}."
 
 
-def confused(keys: PassKeys) -> str:
+def confused(keys: AccessTokenKeys) -> str:
     """HS256 with the published public key as its secret."""
     key = keys.signing(NOW)
     public = key.private.public_key().public_bytes(
@@ -133,21 +133,21 @@ def confused(keys: PassKeys) -> str:
     return f"{signed}.{_b64(hmac.digest(public, signed.encode(), hashlib.sha256))}"
 
 
-def foreign(keys: PassKeys, kid: str | None) -> str:
+def foreign(keys: AccessTokenKeys, kid: str | None) -> str:
     claims = claims_of(issue(ADA, keys, POLICY, now=NOW)[0])
     headers = {} if kid is None else {"kid": kid}
     return jwt.encode(claims, ec.generate_private_key(ec.SECP256R1()), algorithm="ES256", headers=headers)
 
 
-def accepted(text: str, keys: PassKeys) -> bool:
+def accepted(text: str, keys: AccessTokenKeys) -> bool:
     try:
         verify(text, keys, now=NOW)
-    except InvalidPass:
+    except InvalidAccessToken:
         return False
     return True
 
 
-def test_everything_else_is_refused(keys: PassKeys) -> None:
+def test_everything_else_is_refused(keys: AccessTokenKeys) -> None:
     good, _ = issue(ADA, keys, POLICY, now=NOW)
     assert verify(good, keys, now=NOW)
     head, body, signature = good.split(".")
@@ -182,8 +182,8 @@ def test_everything_else_is_refused(keys: PassKeys) -> None:
     assert [what for what, text in hostile.items() if accepted(text, keys)] == []
 
 
-def test_a_pass_ends_with_its_time(keys: PassKeys) -> None:
+def test_a_pass_ends_with_its_time(keys: AccessTokenKeys) -> None:
     text, made = issue(ADA, keys, POLICY, now=NOW, lifetime=dt.timedelta(seconds=60))
     assert verify(text, keys, now=made.expires_at + 4)
-    with pytest.raises(InvalidPass, match="expired"):
+    with pytest.raises(InvalidAccessToken, match="expired"):
         verify(text, keys, now=made.expires_at + 5)

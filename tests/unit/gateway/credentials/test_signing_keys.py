@@ -12,30 +12,30 @@ from sluice.gateway.credentials.signing_keys import (
     PUBLISH_AHEAD,
     RETAIN,
     ROTATE_AFTER,
-    PassKeys,
+    AccessTokenKeys,
     plan,
 )
-from sluice.gateway.errors import PassKeyError
+from sluice.gateway.errors import AccessTokenKeyError
 
 NOW = 1_800_000_000.0
 AHEAD, KEPT, DAY = PUBLISH_AHEAD.total_seconds(), RETAIN.total_seconds(), ROTATE_AFTER.total_seconds()
 
 
-def kids(keys: PassKeys) -> list[str]:
+def kids(keys: AccessTokenKeys) -> list[str]:
     published = keys.jwks()["keys"]
     assert isinstance(published, list)
     return [key["kid"] for key in published]
 
 
 def test_the_first_key_signs_at_once(tmp_path: Path) -> None:
-    keys = PassKeys(tmp_path / "keys")
+    keys = AccessTokenKeys(tmp_path / "keys")
     assert keys.refresh(NOW)
     assert kids(keys) == [keys.signing(NOW).kid]
     assert not keys.refresh(NOW + 1)
 
 
 def test_a_rotation_never_signs_with_what_is_not_published_nor_forgets_what_still_counts(tmp_path: Path) -> None:
-    keys = PassKeys(tmp_path / "keys")
+    keys = AccessTokenKeys(tmp_path / "keys")
     keys.refresh(NOW)
     first = keys.signing(NOW).kid
     begun = NOW + DAY
@@ -50,7 +50,7 @@ def test_a_rotation_never_signs_with_what_is_not_published_nor_forgets_what_stil
 
 
 def test_keys_are_private_files_and_the_published_set_has_no_private_part(tmp_path: Path) -> None:
-    keys = PassKeys(tmp_path / "keys")
+    keys = AccessTokenKeys(tmp_path / "keys")
     keys.refresh(NOW)
     (file,) = (tmp_path / "keys").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -61,7 +61,7 @@ def test_keys_are_private_files_and_the_published_set_has_no_private_part(tmp_pa
 
 
 def test_keys_survive_a_restart(tmp_path: Path) -> None:
-    keys, again, reader = (PassKeys(tmp_path / "keys") for _ in range(3))
+    keys, again, reader = (AccessTokenKeys(tmp_path / "keys") for _ in range(3))
     keys.refresh(NOW)
     again.refresh(NOW + 1)
     reader.load()
@@ -69,19 +69,19 @@ def test_keys_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_nothing_signs_without_a_key(tmp_path: Path) -> None:
-    keys = PassKeys(tmp_path / "keys")
+    keys = AccessTokenKeys(tmp_path / "keys")
     keys.load()
-    with pytest.raises(PassKeyError, match="no key"):
+    with pytest.raises(AccessTokenKeyError, match="no key"):
         keys.signing(NOW)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a key"])
 def test_a_damaged_key_is_told(tmp_path: Path, content: bytes) -> None:
-    keys = PassKeys(tmp_path / "keys")
+    keys = AccessTokenKeys(tmp_path / "keys")
     keys.refresh(NOW)
     (file,) = (tmp_path / "keys").iterdir()
     file.write_bytes(content)
-    with pytest.raises(PassKeyError, match="damaged"):
+    with pytest.raises(AccessTokenKeyError, match="damaged"):
         keys.refresh(NOW)
 
 

@@ -12,7 +12,7 @@ import pytest
 from sluice.core.home import Home
 from sluice.gateway.authz.routes import Route
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.credentials.access_tokens import role_pass_prefix
+from sluice.gateway.credentials.access_tokens import role_access_token_prefix
 from sluice.gateway.envoy_config.clusters import edge_clusters
 from sluice.gateway.envoy_config.headers import REMOVED_HEADERS, REMOVED_PREFIXES
 from sluice.gateway.envoy_config.listeners import SOURCE as LISTENER_SOURCE, edge_listener
@@ -23,8 +23,8 @@ from sluice.gateway.errors import BootstrapError
 from sluice.gateway.proxy.bootstrap import (
     SOURCE,
     EnvoyPaths,
-    legs_of,
     render,
+    upstreams_of,
 )
 from sluice.gateway.service.checks import OPERATION_HEADER, REQUEST_ID_HEADER
 from sluice.pki.assertions.tokens import HEADER
@@ -36,7 +36,7 @@ def rendered(
     config: GatewayConfig | None = None, trust_domain: str = "test", rest: tuple[str, int] | None = None
 ) -> Any:
     config = config or GatewayConfig()
-    return render(load_source(SOURCE), config, trust_domain, PATHS, legs_of(config, PATHS, rest))
+    return render(load_source(SOURCE), config, trust_domain, PATHS, upstreams_of(config, PATHS, rest))
 
 
 def listener(config: GatewayConfig | None = None) -> Any:
@@ -45,7 +45,7 @@ def listener(config: GatewayConfig | None = None) -> Any:
 
 def clusters(config: GatewayConfig | None = None, rest: tuple[str, int] | None = None) -> Any:
     config = config or GatewayConfig()
-    return edge_clusters(config, "td", legs_of(config, PATHS, rest))
+    return edge_clusters(config, "td", upstreams_of(config, PATHS, rest))
 
 
 def nodes(node: object) -> Iterator[dict[str, Any]]:
@@ -216,8 +216,8 @@ def test_every_way_to_rest_names_its_operation_and_who_may() -> None:
 
 def test_operation_that_no_role_has_is_closed_to_every_pass() -> None:
     document: Any = route_configuration(GatewayConfig(), ROUTES[:1], Grants({"viewer": set()}))
-    (by_pass,) = [route for route in document["virtual_hosts"][0]["routes"] if found(route, "requirement_name")]
-    assert found(by_pass, "principals") == [[{"not_id": {"any": True}}]]
+    (by_access_token,) = [route for route in document["virtual_hosts"][0]["routes"] if found(route, "requirement_name")]
+    assert found(by_access_token, "principals") == [[{"not_id": {"any": True}}]]
 
 
 def roles_of(route: dict[str, Any]) -> list[str]:
@@ -239,11 +239,11 @@ def roles_of(route: dict[str, Any]) -> list[str]:
 def test_roles_of_the_policy_arrive_and_what_changes_something_is_asked_about() -> None:
     """Passes of another policy take the way of everybody else, too: what they say of owners may not be so any more."""
     with_operation = [route for route in edge_routes() if "metadata" in route]
-    listed_by_cookie, listed_by_pass, listed, submit, cancel = with_operation
-    assert roles_of(listed_by_cookie) == roles_of(listed_by_pass) == ["admin", "viewer"]
-    prefix = role_pass_prefix("0123456789abcd")
+    listed_by_cookie, listed_by_access_token, listed, submit, cancel = with_operation
+    assert roles_of(listed_by_cookie) == roles_of(listed_by_access_token) == ["admin", "viewer"]
+    prefix = role_access_token_prefix("0123456789abcd")
     assert listed_by_cookie["match"]["headers"][0]["string_match"] == {"contains": f"__Host-sluice-pass={prefix}"}
-    assert listed_by_pass["match"]["headers"][0]["string_match"] == {"prefix": f"Bearer {prefix}"}
+    assert listed_by_access_token["match"]["headers"][0]["string_match"] == {"prefix": f"Bearer {prefix}"}
     for route in (listed, submit, cancel):
         assert roles_of(route) == []
         assert "ask-always" in route["typed_per_filter_config"]

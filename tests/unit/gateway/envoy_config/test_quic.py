@@ -16,15 +16,15 @@ from sluice.gateway.envoy_config.http3 import alternative_service
 from sluice.gateway.envoy_config.listeners import SOURCE
 from sluice.gateway.envoy_config.routes import Grants
 from sluice.gateway.envoy_config.templates import load_source
-from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
+from sluice.gateway.proxy.bootstrap import EnvoyPaths, upstreams_of
 
 OFF = GatewayConfig()
 ON = GatewayConfig(http3=True)
 
 
 def documents(config: GatewayConfig, directory: Path) -> dict[str, Any]:
-    legs = legs_of(config, EnvoyPaths.of(Home.at(directory)))
-    inputs = EdgeInputs(config, "unit.test", legs, load_source(SOURCE), (), Grants({}))
+    upstreams = upstreams_of(config, EnvoyPaths.of(Home.at(directory)))
+    inputs = EdgeInputs(config, "unit.test", upstreams, load_source(SOURCE), (), Grants({}))
     return edge_documents(replace(inputs, config=config))
 
 

@@ -14,7 +14,7 @@ from sluice.gateway.envoy_config.filters import http_filters
 from sluice.gateway.envoy_config.limits import rate_limit
 from sluice.gateway.envoy_config.routes import Grants, route_configuration
 from sluice.gateway.errors import BootstrapError
-from sluice.gateway.proxy.bootstrap import EnvoyPaths, of_auth
+from sluice.gateway.proxy.bootstrap import EnvoyPaths, auth_service_path
 from tests.unit.gateway.envoy_config.test_bootstrap import PATHS, clusters, listener, nodes, rendered
 
 TWO = GatewayConfig(auth_services=2, envoys=2)
@@ -25,13 +25,13 @@ from sluice.gateway.config import GatewayConfig
 from sluice.gateway.envoy_config import SOURCE, EdgeInputs, Grants, edge_documents, edge_resources, extension_resources
 from sluice.gateway.envoy_config import load_source
 from sluice.gateway.authz import Route
-from sluice.gateway.proxy import EnvoyPaths, legs_of
+from sluice.gateway.proxy import EnvoyPaths, upstreams_of
 
 config = GatewayConfig(auth_services=2, envoys=2, cors_origins=("https://a.test", "https://b.test"))
-legs = legs_of(config, EnvoyPaths.of(Home(Path("/home/of/cluster"))))
+upstreams = upstreams_of(config, EnvoyPaths.of(Home(Path("/home/of/cluster"))))
 routes = tuple(Route("GET", f"/v1/{name}/{{id}}", f"{name}.read") for name in ("jobs", "blobs", "queues", "events"))
 grants = Grants({role: frozenset({"jobs.read", "blobs.read", "queues.read"}) for role in ("a", "b", "c")}, "digest")
-inputs = EdgeInputs(config, "test", legs, load_source(SOURCE), routes, grants)
+inputs = EdgeInputs(config, "test", upstreams, load_source(SOURCE), routes, grants)
 found = edge_resources(edge_documents(inputs)) | extension_resources({"keys": []}, [("token", "t-1"), ("user", "u")])
 print(sorted((kind, each.version) for kind, each in found.items()))
 """
@@ -108,7 +108,7 @@ def test_each_envoy_has_its_own_files_and_asks_the_same_services() -> None:
     )
     own = (second.admin_socket, second.sds_socket, second.bootstrap, second.access_log)
     assert not set(own) & {PATHS.admin_socket, PATHS.sds_socket, PATHS.bootstrap, PATHS.access_log}
-    assert of_auth(PATHS.auth_socket, 1) == PATHS.auth_socket
+    assert auth_service_path(PATHS.auth_socket, 1) == PATHS.auth_socket
 
 
 def test_names() -> None:

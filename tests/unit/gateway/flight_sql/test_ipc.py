@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sluice.gateway.flight_sql.ipc import DICTIONARY_BATCH, RECORD_BATCH, SCHEMA, encapsulated, split
-from sluice.gateway.flight_sql.messages import MessageDamaged
+from sluice.gateway.flight_sql.messages import InvalidMessage
 from sluice.gateway.flight_sql.rows import ipc_stream
 
 TABLE = pa.table({"n": list(range(1000)), "s": ["x" * (n % 7) for n in range(1000)]})
@@ -68,7 +68,7 @@ def test_a_schema_alone_is_read_by_arrow() -> None:
     ],
 )
 def test_damaged_streams_are_refused(stream: bytes) -> None:
-    with pytest.raises(MessageDamaged):
+    with pytest.raises(InvalidMessage):
         list(split(stream))
 
 
@@ -79,5 +79,5 @@ def test_no_change_of_bytes_raises_anything_else(changes: dict[int, int], length
     for position, value in changes.items():
         if position < len(stream):
             stream[position] = value
-    with contextlib.suppress(MessageDamaged):
+    with contextlib.suppress(InvalidMessage):
         assert sum(len(each.header) + len(each.body) for each in split(bytes(stream))) <= len(stream)

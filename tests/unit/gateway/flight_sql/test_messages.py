@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from pyarrow import flight
 from pyspark.sql.connect.proto import base_pb2, relations_pb2
 
-from sluice.gateway.flight_sql.messages import MessageDamaged, decode, new, packed, text, unpacked
+from sluice.gateway.flight_sql.messages import InvalidMessage, decode, new, packed, text, unpacked
 from sluice.gateway.flight_sql.spark import INTERRUPT_OPERATION
 
 SPARKS: dict[str, Any] = {
@@ -76,13 +76,13 @@ def test_not_given_is_not_empty() -> None:
     ],
 )
 def test_anything_else_is_refused(data: bytes) -> None:
-    with pytest.raises(MessageDamaged):
+    with pytest.raises(InvalidMessage):
         unpacked(data)
 
 
 def test_text_is_utf8() -> None:
     assert text("größer".encode()) == "größer"
-    with pytest.raises(MessageDamaged):
+    with pytest.raises(InvalidMessage):
         text(b"\xff")
 
 
@@ -91,5 +91,5 @@ def test_no_bytes_raise_anything_else(data: bytes) -> None:
     for name in ("Any", "FlightData", "FlightDescriptor", "Action", "Ticket", "CommandGetTables"):
         try:
             decode(name, data)
-        except MessageDamaged:
+        except InvalidMessage:
             continue

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 import pyarrow as pa
 import pytest
 
-from sluice.gateway.flight_sql.messages import MessageDamaged
+from sluice.gateway.flight_sql.messages import InvalidMessage
 from sluice.gateway.flight_sql.rows import MAX_ROW_BYTES, MAX_ROWS, Row, ipc_stream, read_rows
 from tests.unit.gateway.flight_sql.test_ipc import written
 
@@ -56,7 +56,7 @@ async def test_rows_of_all_streams_are_read() -> None:
     ],
 )
 async def test_other_answers_are_refused(stream: bytes) -> None:
-    with pytest.raises(MessageDamaged):
+    with pytest.raises(InvalidMessage):
         await read(stream)
 
 
@@ -64,5 +64,5 @@ async def test_text_that_points_outside_is_refused() -> None:
     stream = bytearray(ipc_stream(pa.table({"s": ["aaaa", "bbbb"]})))
     offsets = bytes(stream).index(b"\x04\x00\x00\x00\x08\x00\x00\x00")
     stream[offsets + 4 : offsets + 8] = b"\xff\xff\xff\x7f"
-    with pytest.raises(MessageDamaged):
+    with pytest.raises(InvalidMessage):
         await read(bytes(stream))

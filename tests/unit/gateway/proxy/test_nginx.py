@@ -19,13 +19,15 @@ from sluice.gateway.proxy.nginx import (
     render_nginx,
 )
 from sluice.gateway.service.ext_authz import for_nginx
-from sluice.gateway.upstreams import Legs, TlsLeg, UnixLeg
+from sluice.gateway.upstreams import TlsUpstream, UnixUpstream, Upstreams
 from sluice.pki.spiffe_id import Role
 
 PATHS = NginxPaths(Path("/srv/nginx"), Path("/srv/edge"), Path("/srv/envoy"), Path("/srv/access.jsonl"))
-RELAY = UnixLeg(Path("/run/connect.sock"))
-UNIX = Legs(UnixLeg(Path("/run/auth.sock")), UnixLeg(Path("/run/rest.sock")), RELAY)
-NETWORK = Legs(TlsLeg("auth.internal", 8082, Role.AUTH), TlsLeg("rest.internal", 8081, Role.JOBMANAGER), RELAY)
+RELAY = UnixUpstream(Path("/run/connect.sock"))
+UNIX = Upstreams(UnixUpstream(Path("/run/auth.sock")), UnixUpstream(Path("/run/rest.sock")), RELAY)
+NETWORK = Upstreams(
+    TlsUpstream("auth.internal", 8082, Role.AUTH), TlsUpstream("rest.internal", 8081, Role.JOBMANAGER), RELAY
+)
 
 
 def test_sockets_and_names_are_where_they_belong() -> None:
@@ -76,13 +78,13 @@ def test_nothing_is_injected_by_a_name_or_path(name: str) -> None:
         render_nginx(GatewayConfig(server_names=(name,)), PATHS, UNIX)
     if name:
         with pytest.raises(BootstrapError, match="cannot be given"):
-            render_nginx(GatewayConfig(), PATHS, Legs(UnixLeg(Path("/run") / name), UNIX.rest, RELAY))
+            render_nginx(GatewayConfig(), PATHS, Upstreams(UnixUpstream(Path("/run") / name), UNIX.rest, RELAY))
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1"])
 def test_leg_whose_certificate_nginx_cannot_verify_is_refused(host: str) -> None:
     with pytest.raises(BootstrapError, match="nginx cannot verify"):
-        render_nginx(GatewayConfig(), PATHS, Legs(UNIX.auth, TlsLeg(host, 8081, Role.JOBMANAGER), RELAY))
+        render_nginx(GatewayConfig(), PATHS, Upstreams(UNIX.auth, TlsUpstream(host, 8081, Role.JOBMANAGER), RELAY))
 
 
 def test_limits_are_those_of_the_configuration() -> None:

@@ -167,7 +167,7 @@ def test_status_remembers_what_was_refused_until_it_is_fine(tmp_path: Path) -> N
     assert path.stat().st_mode & 0o777 == 0o600
     status.sent(CLUSTER, "v2")
     status.accepted(CLUSTER, "v2")
-    status.fine("policy")
+    status.accepted_input("policy")
     document = read_status(path)
     assert document is not None
     assert document.problems == []

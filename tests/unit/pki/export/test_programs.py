@@ -60,7 +60,7 @@ def test_every_file_is_the_owners_alone_and_says_what_it_was_proven_with(
     assert snippets
     for file in snippets:
         text = file.read_text()
-        assert f"proven with {CATALOGUE[program].proven}" in text
+        assert f"tested with {CATALOGUE[program].tested_with}" in text
         assert str(TASKMANAGER) in text
         assert max(map(len, text.splitlines())) < 300
     assert any(str(place) in file.read_text() for file in snippets), "paths are absolute"

@@ -25,7 +25,7 @@ from sluice.gateway.authz.routes import RouteTable
 from sluice.gateway.credentials.access_tokens import issue
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
 from sluice.pki.assertions.principal import Credential, Principal
-from sluice.pki.assertions.tokens import HEADER, PASS_SCHEME
+from sluice.pki.assertions.tokens import ACCESS_TOKEN_SCHEME, HEADER
 from sluice.runtime.jobmanager.errors import JobNotFound
 from sluice.runtime.jobmanager.gateways import EgressConnections
 from sluice.runtime.jobmanager.views import SlotView, TaskManagerView
@@ -150,7 +150,7 @@ class Socket:
         text, _ = issue(
             Principal(name, (role,), "token", Credential("token", "id-1")), self.gateway.keys, policy, now=time.time()
         )
-        return {HEADER: PASS_SCHEME + text}
+        return {HEADER: ACCESS_TOKEN_SCHEME + text}
 
     async def status(self, method: str, target: str, headers: dict[str, str]) -> int:
         async with self.session.request(method, f"http://rest{target}", headers=headers) as answer:
@@ -205,7 +205,7 @@ async def test_a_pass_whose_role_does_not_tell_all_is_for_the_auth_service_alone
     principal = Principal("eve", ("admin",), "token", Credential("token", "id-1"), scopes=("jobs.list",))
     text, _ = issue(principal, rest.gateway.keys, DEFAULT, now=time.time())
     for target in ("/v1/jobs", "/v1/taskmanagers"):
-        assert await rest.status("GET", target, {HEADER: PASS_SCHEME + text}) == 401
+        assert await rest.status("GET", target, {HEADER: ACCESS_TOKEN_SCHEME + text}) == 401
 
 
 @pytest.mark.parametrize("role", ["submitter", "viewer", "nobody"])
