@@ -37,7 +37,6 @@ class RelayedEgress:
     A name that the policy allows resolves to a sandbox-local address; the real lookup happens when the program
     connects. Other names do not exist. If everything is allowed, every name has an address.
 
-
     Args:
         relay: the relay of this process.
         identity: the directory of the driver's or executor's identity.
