@@ -1,4 +1,4 @@
-"""Errors of the Spark side of the runtime."""
+"""Errors of the Spark part of the runtime."""
 
 from __future__ import annotations
 

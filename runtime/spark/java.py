@@ -113,10 +113,10 @@ def find_preferred_java(environment: Mapping[str, str] | None = None, installed:
 def _preferred(installed: Sequence[str]) -> list[Path]:
     """Home directories of the preferred Java version, the best first."""
     homes = dict.fromkeys(home.resolve() for each in installed for home in sorted(Path("/").glob(each.lstrip("/"))))
-    return [home for home in homes if _told_version(home).partition(".")[0] == str(PREFERRED_JAVA)]
+    return [home for home in homes if _release_version(home).partition(".")[0] == str(PREFERRED_JAVA)]
 
 
-def _told_version(home: Path) -> str:
+def _release_version(home: Path) -> str:
     """The version in the file ``release`` of a Java; empty: there is none."""
     try:
         with (home / "release").open(encoding="utf-8", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""The driver of a job: its agent, its JVM and Python, and the link to the JobMaster."""
+"""The driver of a job: its agent, its JVM and Python processes, and the connection to the JobMaster."""
 
 import lazy_loader
 

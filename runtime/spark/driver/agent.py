@@ -1,7 +1,6 @@
-"""One driver attempt from start to end: fetch the work, run JVM and Python, relay between Spark and the JobMaster.
+"""Runs one driver attempt: fetches the program, runs JVM and Python, and relays between Spark and the JobMaster.
 
-Knows nothing of sockets to the JobManager (that is ``runtime.spark.driver.jobmaster_link``), nor of how blobs travel (a
-function that is passed in).
+Connections to the JobManager are in ``runtime.spark.driver.jobmaster_link``. A function argument fetches blobs.
 """
 
 from __future__ import annotations
@@ -59,22 +58,22 @@ from sluice.runtime.spark.jvm import Gateway, SparkRuntime
 from sluice.runtime.workload import WorkloadPlace
 
 KILL_GRACE_SECONDS = 2.0
-"""How long a Python process that must go gets between SIGTERM and SIGKILL."""
+"""The time between SIGTERM and SIGKILL when a Python process is stopped."""
 
 JVM_LOSS_GRACE_SECONDS = 5.0
-"""How long the pipeline gets to notice by itself that its JVM is gone."""
+"""How long the pipeline may take to fail by itself after its JVM has ended."""
 
 
 class Closing(Protocol):
-    """What is to be closed."""
+    """An object that must be closed."""
 
     async def close(self) -> None:
-        """Close it."""
+        """Close the object."""
         ...
 
 
 MAX_QUESTIONS = 64
-"""Of one JVM about shuffles that are not answered yet; it is not read until some are."""
+"""Maximum number of a JVM's unanswered questions about shuffles. Until some are answered, the agent stops reading."""
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -84,11 +83,11 @@ class DriverAgent:
     """Runs one attempt.
 
     Attributes:
-        bridge: to Spark; what the JobMaster has to tell Spark goes there.
-        masker: of the job's secrets; what Spark tells goes through it.
+        bridge: the connection to Spark, over which the JobMaster's messages are forwarded.
+        masker: masks the job's secrets in messages from Spark.
     """
 
-    def __init__(  # noqa: PLR0917  # what it runs, with what, for whom, and where
+    def __init__(  # noqa: PLR0917  # the collaborators of an attempt
         self,
         spec: DriverSpec,
         spark: SparkRuntime,
@@ -122,27 +121,28 @@ class DriverAgent:
         self.bridge.room = self._room
 
     def cancel(self, grace_seconds: float) -> None:
-        """Cancel all Spark jobs, then end the driver within the grace; safe to call again."""
+        """Cancel all Spark jobs, then end the driver within the grace period. Idempotent."""
         if not self._cancelled.done():
             self._cancelled.set_result(grace_seconds)
 
     def executor_exited(self, exit_report: ExecutorExit) -> None:
-        """Tell Spark why an executor is gone."""
+        """Tell Spark why an executor has ended."""
         self._link.executor_exited(exit_report.executor_id)
         self.bridge.executor_exited(exit_report)
 
     def stop_streaming(self, grace_seconds: float) -> None:
-        """Stop all streaming queries, for a savepoint with which the job ends."""
+        """Stop all streaming queries for a savepoint that ends the job."""
         self._link.stops_streaming()
         self.bridge.stop_streaming(grace_seconds)
 
     async def run(self) -> DriverExit:
-        """Run the attempt to its end, report it, and return the report.
+        """Run the attempt to its end, report the result, and return it.
 
-        That it has succeeded is told as soon as the pipeline has ended and Spark has stopped, while the JVM still ends.
+        A success is reported as soon as the pipeline has ended and Spark has stopped, while the JVM still shuts down.
 
         Raises:
-            WaitedInVain: nothing is reported, because no code of the job has run; somebody else may run the attempt.
+            WaitedInVain: the waiting processes cannot be used. Nothing is reported: no code of the job has run, so
+                another agent may run the attempt.
         """
         try:
             await self.bridge.start()
@@ -152,13 +152,13 @@ class DriverAgent:
         finally:
             for question in self._questions:
                 question.cancel()
-            await self._hear_no_more()
+            await self._stop_receiving()
         if not self._link.lost.done():
             await self._link.finish(result)
         return result
 
-    async def _hear_no_more(self) -> None:
-        """Take what Spark has told, and nothing more; safe to call again."""
+    async def _stop_receiving(self) -> None:
+        """Stop receiving from Spark, after messages that were already sent. Idempotent."""
         await self.bridge.close()
         if self._events is not None:
             await asyncio.to_thread(self._events.close)
@@ -201,8 +201,12 @@ class DriverAgent:
                 await self._workload.close()
 
     async def _serve_workload(self, assignment: DriverAssignment, place: WorkloadPlace) -> None:
-        """Let JVM and Python prove who they are; raises :class:`TokenUnavailable` for a token file that is refused."""
-        from sluice.runtime.workload import WorkloadServer  # loads a gRPC server, while the JVM starts
+        """Serve the Workload API, from which JVM and Python get their identities.
+
+        Raises:
+            TokenUnavailable: a token file was refused.
+        """
+        from sluice.runtime.workload import WorkloadServer  # imports a gRPC server, so load it while the JVM starts
 
         spiffe_id = SpiffeId.driver(self._spec.trust_domain, self._spec.job_id)
         self._workload = server = WorkloadServer(
@@ -216,7 +220,7 @@ class DriverAgent:
         await server.start()
 
     async def _first(self, work: asyncio.Future[_T]) -> _T | None:
-        """The result of ``work``, or None when the driver was cancelled or lost its JobMaster before."""
+        """The result of ``work``; None: before that, the driver was cancelled or lost its JobMaster."""
         await first_of(work, self._cancelled, self._link.lost)
         if work.done():
             return work.result()
@@ -224,9 +228,9 @@ class DriverAgent:
         return None
 
     async def _make_ready(self, assignment: DriverAssignment, program: Program, conf: Mapping[str, str]) -> Gateway:
-        """Start the JVM, and fetch the program and serve identities meanwhile; the first failure ends all."""
+        """Start the JVM; meanwhile fetch the program and serve the Workload API. The first failure cancels the rest."""
         place = self._process.show_workload(assignment.token_files)
-        own = bool(assignment.python)  # what unpacks it may not meet a JVM in the same directory
+        own = bool(assignment.python)  # its archive must be unpacked before a JVM runs in the same directory
         if own:
             await self._install(assignment, program)
         try:
@@ -244,7 +248,7 @@ class DriverAgent:
         return listening.result()
 
     async def _install(self, assignment: DriverAssignment, program: Program) -> None:
-        """Fetch the program, and unpack the Python that it brings."""
+        """Fetch the program, and unpack its own Python."""
         await program.fetch(assignment, self._fetch, self._process.own)
         pipeline = program.pipeline
         archives, place = pipeline.packages.archives, pipeline.script.parent
@@ -262,23 +266,23 @@ class DriverAgent:
             ended = await python
             _LOG.info("the pipeline has ended: %s", ended)
             spark_lost = self._spark_lost
-            # Only now may the JVM end, and in order: one that was killed a moment ago is found out here.
+            # Ask the JVM to exit only now. If it was killed a moment ago, this reveals it.
             grace = 0 if self._link.lost.done() else self._spec.stop_grace_seconds
             stopping = asyncio.ensure_future(self._process.stop_jvm(grace))
             if not jvm.done():
-                await self._tell_success(ended, stopping)
+                await self._report_early_success(ended, stopping)
             jvm_ended = await stopping
-            _LOG.info("the JVM has ended: %s", jvm_ended or "it was killed")
+            _LOG.info("the JVM has ended: %s", jvm_ended or "it had to be killed")
             died = jvm_ended if jvm_ended is not None and (jvm_was_first or jvm_ended.code != 0) else None
             return self._ending(ended, jvm_died=died, spark_lost=spark_lost)
         finally:
             for task in (python, jvm, *(() if stopping is None else (stopping,))):
                 task.cancel()
 
-    async def _tell_success(self, python: Exit, stopping: asyncio.Future[Exit | None]) -> None:
-        """Tell of a success while the JVM ends, once every SparkContext has stopped in order (ADR 143).
+    async def _report_early_success(self, python: Exit, stopping: asyncio.Future[Exit | None]) -> None:
+        """Report a success while the JVM shuts down, once every SparkContext has stopped normally (ADR 143).
 
-        Nothing can follow by which the attempt would be judged otherwise: output and event log are complete.
+        Nothing can change the verdict after that: output and event log are complete.
         """
         if python.code != 0 or not self.bridge.contexts or self._process.jvm_excess_so_far():
             return
@@ -291,13 +295,13 @@ class DriverAgent:
         result = judge(self._ending(python, spark_lost=self._spark_lost))
         if not spark_is_over or not result.succeeded:
             return
-        await self._process.stop_python(KILL_GRACE_SECONDS)  # and what it has started
-        await self._hear_no_more()
-        _LOG.info("the attempt has succeeded, and the JVM ends")
+        await self._process.stop_python(KILL_GRACE_SECONDS)  # stops its child processes as well
+        await self._stop_receiving()
+        _LOG.info("the attempt has succeeded, and the JVM shuts down")
         self._link.succeeded()
 
     async def _end_early(self, python: asyncio.Future[Exit], jvm: asyncio.Future[Exit]) -> None:
-        """End the pipeline: the driver was cancelled, its JVM died, or its JobMaster is lost."""
+        """Stop the pipeline, because the driver was cancelled, its JVM ended, or its JobMaster is lost."""
         if self._cancelled.done():
             self.bridge.cancel()
             await asyncio.wait({python}, timeout=self._cancelled.result())
@@ -323,7 +327,7 @@ class DriverAgent:
         )
 
     async def _room(self) -> None:
-        """A JVM runs a job's code: however much it says, this process does not grow."""
+        """Wait until there is room for more messages, so that a JVM, which runs a job's code, cannot exhaust memory."""
         await self._link.room()
         while len(self._questions) >= MAX_QUESTIONS:
             await asyncio.wait(self._questions, return_when=asyncio.FIRST_COMPLETED)
@@ -354,7 +358,7 @@ class DriverAgent:
                 self._report(event)
 
     def _report(self, report: JobProgress | StageTable | StreamingState | TaskFailure) -> None:
-        """Pass on what the JobMaster shows or records."""
+        """Forward a report to the JobMaster, which displays or records it."""
         match report:
             case JobProgress():
                 self._link.report_progress(report)
@@ -373,12 +377,12 @@ class DriverAgent:
     async def _shuffle_answer(
         self, context: int, event: RegisterShuffle | LocateShuffle, asked: Awaitable[ShuffleAnswer]
     ) -> None:
-        """Spark hears why a shuffle cannot be kept, and fails its stage: there is no other place for it."""
+        """Answer a question of Spark. On an error, Spark gets the reason and fails the stage."""
         answer: ShuffleAnswer | str
         try:
             answer = await asked
-        except Exception as error:  # noqa: BLE001  # whatever it is, Spark waits for an answer
+        except Exception as error:  # noqa: BLE001  # Spark waits for an answer in any case
             known = isinstance(error, ShuffleServiceError)
-            _LOG.log(logging.WARNING, "shuffle %d has no place: %s", event.shuffle_id, error, exc_info=not known)
+            _LOG.log(logging.WARNING, "shuffle %d has no workers: %s", event.shuffle_id, error, exc_info=not known)
             answer = str(error)
         self.bridge.answer_shuffle(context, event.id, answer)

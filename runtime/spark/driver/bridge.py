@@ -1,31 +1,31 @@
-"""The line between the driver's JVM and its agent: JSON objects, one a line, over a private unix socket.
+"""The connection between the driver's JVM and its agent: one JSON object per line, over a private unix socket.
 
 The JVM (``runtime/spark/plugin/cluster/Bridge.scala``) connects once per SparkContext. From the JVM::
 
     {"type": "started", …SparkRegistration}      the SparkContext is up
-    {"type": "targets", …ExecutorTargets}        how many executors are wanted from now on
-    {"type": "kill", "executor_ids": […]}        Spark gives these up; never overtakes its targets
+    {"type": "targets", …ExecutorTargets}        the number of executors that Spark wants from now on
+    {"type": "kill", "executor_ids": […]}        Spark no longer needs these; sent after the targets that exclude them
     {"type": "progress", …JobProgress}           counters, at most five times a second
-    {"type": "shuffle_register", "id": …, "shuffle_id": …, "partitions": …}    asks where a shuffle is kept
-    {"type": "shuffle_locate", "id": …, "shuffle_id": …}                        asks where its workers are now
+    {"type": "shuffle_register", "id": …, "shuffle_id": …, "partitions": …}    asks for the workers of a new shuffle
+    {"type": "shuffle_locate", "id": …, "shuffle_id": …}                        asks for its current workers
     {"type": "shuffle_unregister", "shuffle_id": …}                             it is not needed any more
     {"type": "shuffle_lost", "shuffle_id": …, "workers": […]}                   these cannot be reached
     {"type": "stages", …StageTable}              its stages, at most once a second
-    {"type": "streaming", …StreamingState}       streaming queries, whenever one began, committed a batch, or ended
-    {"type": "task_failed", …TaskFailure}        a task failed by an error of its own
+    {"type": "streaming", …StreamingState}       streaming queries, when one started, committed a batch, or ended
+    {"type": "task_failed", …TaskFailure}        a task failed because of its own error
     {"type": "streaming_stopped"}                the answer to stop_streaming
-    {"type": "stopped"}                          the SparkContext ended in order
+    {"type": "stopped"}                          the SparkContext stopped normally
 
 To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}``,
 ``{"type": "stop_streaming", "grace_ms": …}``, ``{"type": "decommission", "executor_ids": […], "reason": "…"}`` (these
-are to end when their blocks are elsewhere), and answers, each with the ``id`` of its question::
+must end once their blocks are migrated), and answers, each with the ``id`` of its question::
 
     {"type": "shuffle_registered", "id": …, "shuffle_number": …, "replicas": …, "integrity_key": "16 hex digits",
      "workers": [{"name": …, "host": …, "port": …}, …]}
     {"type": "shuffle_located", "id": …, "outputs": [{"pushed_to": …, "address": {"name": …, "host": …, "port": …}}, …]}
-    {"type": "shuffle_refused", "id": …, "error": "a sentence"}                the answer to either
+    {"type": "shuffle_refused", "id": …, "error": "a sentence"}                an error, for either question
 
-``shuffle_id`` is Spark's, ``shuffle_number`` that of the data plane (ADR 48).
+``shuffle_id`` is Spark's id, ``shuffle_number`` the one of the data plane (ADR 48).
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from sluice.runtime.messages import (
 from sluice.runtime.spark.errors import BridgeProtocolError, SparkError
 
 ShuffleAnswer = ShuffleAllocation | tuple[OutputLocation, ...]
-"""Where a shuffle is kept, or where its outputs are now."""
+"""The workers of a new shuffle, or the current locations of its outputs."""
 
 MAX_LINE_BYTES = 1 << 20
-"""Longest message on the bridge."""
+"""Maximum length of a message on the bridge."""
 
 MAX_UNREAD_BYTES = 8 << 20
-"""A JVM that leaves more than this unread is cut off."""
+"""If a JVM leaves more data than this unread, the agent closes its connection."""
 
 MAX_SOCKET_PATH_BYTES = 107
 """``sun_path`` holds 108 bytes with the terminating zero (unix(7))."""
@@ -68,19 +68,19 @@ FENCED_EXIT_CODE = 58
 
 
 class KillExecutors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Spark gives these executors up."""
+    """Spark no longer needs these executors."""
 
     executor_ids: tuple[int, ...]
 
 
 class SparkStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A SparkContext is gone; ``in_order`` when it said so itself."""
+    """A SparkContext is gone; ``in_order``: it has announced its end."""
 
     in_order: bool = True
 
 
 class RegisterShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where is shuffle ``shuffle_id`` (Spark's number) kept? ``id`` is that of the question."""
+    """Asks for workers for the new shuffle ``shuffle_id`` (Spark's id); ``id`` identifies the question."""
 
     id: int
     shuffle_id: int
@@ -88,7 +88,7 @@ class RegisterShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LocateShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where are the workers of a registered shuffle now? ``id`` is that of the question."""
+    """Asks for the current workers of a registered shuffle; ``id`` identifies the question."""
 
     id: int
     shuffle_id: int
@@ -145,7 +145,11 @@ _EVENTS: dict[str, type[Any]] = {
 
 
 def decode_event(line: bytes) -> BridgeEvent:
-    """Decode one line from the JVM; raises :class:`BridgeProtocolError` for anything else than the messages above."""
+    """Decode one line from the JVM.
+
+    Raises:
+        BridgeProtocolError: it is none of the messages above.
+    """
     try:
         fields = msgspec.json.decode(line, type=dict[str, Any])
         kind = fields.pop("type", None)
@@ -154,12 +158,12 @@ def decode_event(line: bytes) -> BridgeEvent:
             raise BridgeProtocolError(f"unknown message {kind!r} on the bridge")
         event: BridgeEvent = msgspec.convert(fields, declared)
     except msgspec.DecodeError as error:
-        raise BridgeProtocolError(f"a malformed message on the bridge: {error}") from error
+        raise BridgeProtocolError(f"malformed message on the bridge: {error}") from error
     return event
 
 
 def encode_exit(exit_report: ExecutorExit) -> bytes:
-    """The line that tells Spark how an executor ended."""
+    """The line that reports the end of an executor to Spark."""
     return _line("executor_exited", msgspec.to_builtins(exit_report))
 
 
@@ -169,12 +173,12 @@ def encode_cancel() -> bytes:
 
 
 def encode_decommission(executor_ids: tuple[int, ...], reason: str) -> bytes:
-    """The line that has Spark end executors in order."""
+    """The line that makes Spark decommission executors."""
     return _line("decommission", {"executor_ids": executor_ids, "reason": reason})
 
 
 def encode_shuffle(question: int, answer: ShuffleAnswer | str) -> bytes:
-    """The line that answers the question ``question``; a string says why there is no other answer."""
+    """The line that answers the question with the id ``question``. A string is an error message."""
     match answer:
         case str():
             return _line("shuffle_refused", {"id": question, "error": answer})
@@ -195,7 +199,7 @@ def _line(kind: str, fields: dict[str, Any]) -> bytes:
 
 
 class Bridge:
-    """The agent's end: listens, and calls ``on_event`` for every message in order."""
+    """The agent's end of the bridge: listens, and calls ``on_event`` for every message, in order."""
 
     def __init__(self, path: Path, on_event: Callable[[BridgeEvent], None]) -> None:
         if len(bytes(path)) > MAX_SOCKET_PATH_BYTES:
@@ -205,14 +209,14 @@ class Bridge:
         self._server: asyncio.Server | None = None
         self._writer: asyncio.StreamWriter | None = None
         self.room: Callable[[], Awaitable[None]] | None = None
-        """Awaited after each message: the JVM is not read while nobody takes what it says. It keeps the rest itself."""
+        """Awaited after each message before the next one is read, for backpressure on the JVM."""
         self.contexts = 0
-        """SparkContexts so far; questions of one are not answered to the next."""
+        """The number of SparkContexts so far. A question of one is never answered to the next."""
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def start(self) -> None:
-        """Listen; the socket's directory must be private (0700)."""
+        """Start listening. The directory of the socket must be private (0700)."""
         self._server = await asyncio.start_unix_server(self._serve, self.path, limit=MAX_LINE_BYTES)
         self.path.chmod(0o600)
 
@@ -222,15 +226,15 @@ class Bridge:
         return self._writer is not None
 
     async def wait_idle(self) -> None:
-        """Return when no SparkContext is up, and all that the last one has said was heard."""
+        """Return when no SparkContext is up, and all messages of the last one were handled."""
         await self._idle.wait()
 
     def executor_exited(self, exit_report: ExecutorExit) -> None:
-        """Tell Spark why an executor is gone; without a SparkContext there is nobody to tell."""
+        """Tell Spark why an executor has ended. Does nothing without a SparkContext."""
         self._send(encode_exit(exit_report))
 
     def answer_shuffle(self, context: int, question: int, answer: ShuffleAnswer | str) -> None:
-        """Answer a question of the SparkContext that was number ``context``; a later one is told nothing."""
+        """Answer a question of the SparkContext number ``context``. Does nothing if a later one is up."""
         if context == self.contexts:
             self._send(encode_shuffle(question, answer))
 
@@ -239,7 +243,7 @@ class Bridge:
         self._send(encode_cancel())
 
     def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
-        """Have Spark end executors when their blocks are elsewhere."""
+        """Make Spark migrate the blocks of executors and then end them."""
         self._send(encode_decommission(executor_ids, reason))
 
     def stop_streaming(self, grace_seconds: float) -> None:
@@ -263,7 +267,7 @@ class Bridge:
             self._writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._writer is not None:  # one SparkContext at a time, as Spark itself has it
+        if self._writer is not None:  # one SparkContext at a time, as in Spark itself
             writer.close()
             return
         self._writer = writer
@@ -283,7 +287,7 @@ class Bridge:
                     if self.room is not None:
                         await self.room()
         except (BridgeProtocolError, ValueError, OSError):
-            in_order = False  # ValueError: a line beyond the limit
+            in_order = False  # ValueError: a line is too long
         finally:
             self._writer = None
             self._on_event(SparkStopped(in_order))

@@ -1,4 +1,4 @@
-"""The calls of a driver that wait for its JobMaster, in the order in which they are to arrive."""
+"""The queue of a driver's calls to its JobMaster, in the order of delivery."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sluice.runtime.rpc import MailboxFull
 from sluice.runtime.spark.driver.reported_state import Call
 
 MAX_QUEUED_CALLS = 10_000
-"""Most calls that wait for the JobMaster; more mean that it has been away for too long."""
+"""Maximum number of queued calls. More mean that the JobMaster has been away for too long."""
 
 BUSY_CALLS = 64
-"""So many waiting calls are enough: a JVM is not read until some have left. Each may be as long as a line of it."""
+"""With this many queued calls, the agent stops reading from the JVM, because each call may be as large as a message."""
 
 RETRY_SECONDS = 0.5
 
@@ -28,11 +28,11 @@ class _Queued:
     call: Call
     done: asyncio.Future[None]
     shows: str = ""
-    """What it shows the state of: the next one about the same makes it superfluous."""
+    """The name of the state that this call reports, if any. A newer call for the same state replaces this one."""
 
 
 class CallQueue:
-    """Calls that wait; ``overflowed`` is told why when they are too many."""
+    """A bounded queue of calls; ``overflowed`` is called with the reason if there are too many."""
 
     def __init__(self, overflowed: Callable[[str], None]) -> None:
         self._overflowed = overflowed
@@ -44,17 +44,17 @@ class CallQueue:
         return len(self._queue)
 
     async def room(self, lost: asyncio.Future[Any]) -> None:
-        """Wait while :data:`BUSY_CALLS` or more wait, unless the JobMaster is ``lost``."""
+        """Wait until fewer than :data:`BUSY_CALLS` are queued, or the JobMaster is ``lost``."""
         while len(self._queue) >= BUSY_CALLS and not lost.done():
             self._left.clear()
             await self._left.wait()
 
     def wake(self) -> None:
-        """Let those look again who wait for room."""
+        """Wake the callers of :meth:`room`."""
         self._left.set()
 
     def put(self, call: Call, *, shows: str = "") -> asyncio.Future[None]:
-        """Queue a call; the future is done when it was answered."""
+        """Queue a call; the future is done when the call was answered."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if len(self._queue) >= MAX_QUEUED_CALLS:
             self._overflowed(f"{MAX_QUEUED_CALLS} messages wait for the JobMaster")
@@ -64,7 +64,10 @@ class CallQueue:
         return done
 
     def show(self, what: str, call: Call) -> None:
-        """Queue ``call`` in place of one that shows the same, unless that is on its way or others came after it."""
+        """Queue a report of the state ``what``, replacing an older report of it.
+
+        A report is not replaced if it is being delivered, or if a call that reports no state was queued after it.
+        """
         for place in range(len(self._queue) - 1, 0, -1):
             if not self._queue[place].shows:
                 break
@@ -74,12 +77,12 @@ class CallQueue:
         self.put(call, shows=what)
 
     def forget_shown(self) -> None:
-        """What waits of what is repeated at its latest must not come after it."""
+        """Drop queued reports of states, because their latest values are reported again."""
         self._queue = deque(each for each in self._queue if not each.shows)
         self._left.set()
 
     async def deliver(self, jobmaster: JobMasterGateway) -> None:
-        """Make the calls, one after the other, until cancelled; one that fails stays the first."""
+        """Make the calls one after another until cancelled. A call that fails stays at the head of the queue."""
         while True:
             while self._queue:
                 queued = self._queue[0]
@@ -93,7 +96,7 @@ class CallQueue:
 
 
 async def accepted(call: Callable[[], Awaitable[_T]]) -> _T:
-    """Call again while the other side is too busy to take it."""
+    """Repeat a call while the mailbox of the other side is full."""
     while True:
         try:
             return await call()

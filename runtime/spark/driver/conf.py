@@ -1,4 +1,4 @@
-"""The complete Spark configuration of a driver."""
+"""Composes the Spark configuration of a driver."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def driver_conf(
     packages: Packages = NO_PACKAGES,
     besides: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The complete Spark configuration of a driver: defaults, then the job's, then the launcher's and ``besides``.
+    """The complete Spark configuration of a driver: defaults, the job's, the launcher's settings, and ``besides``.
 
-    Holds the secret.
+    Later settings override earlier ones. Contains the job's secret.
     """
     work = Path(spec.work_dir)
     conf = {
@@ -49,11 +49,15 @@ def driver_conf(
 
 
 def kind_conf(assignment: DriverAssignment, host: str, connect_port: int = 0) -> dict[str, str]:
-    """Settings that only this kind of job has."""
+    """The settings for the kind of the job.
+
+    Raises:
+        DriverFailed: a Spark Connect session has no timeout.
+    """
     shuffle = shuffle_conf(sealed=seals(assignment.seal)) if assignment.shuffle else {}
     if assignment.kind is not JobKind.CONNECT:
         return {**shuffle, **(streaming_conf(assignment.checkpoints) if assignment.checkpoints else {})}
     try:
         return {**shuffle, **connect_conf(host, float(assignment.args[0]), connect_port)}
     except (IndexError, ValueError) as error:
-        raise DriverFailed("a Spark Connect session without a time-out", "it is started by REST") from error
+        raise DriverFailed("the Spark Connect session has no timeout", "start it over REST") from error

@@ -1,6 +1,6 @@
-"""Where the Spark Connect server of a session listens: written by the session's program, read by its agent.
+"""The address of a session's Spark Connect server: the session's program writes it, and the agent reads it.
 
-It proves nothing: whoever dials it wants the driver's certificate.
+The file is not trusted: clients verify the driver's certificate when they connect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Address(msgspec.Struct, frozen=True):
 
 
 def published_port(work: Path) -> int:
-    """The port that the session in the directory ``work`` has written; 0 when there is none that can be used."""
+    """The port that the session in the directory ``work`` has published; 0: there is no valid one."""
     try:
         address = msgspec.json.decode(read_untrusted(work, ADDRESS_FILE, limit=MAX_ADDRESS_BYTES), type=_Address)
     except (FileNotFoundError, SluiceError, msgspec.MsgspecError, UnicodeDecodeError):

@@ -1,7 +1,7 @@
-"""The program of a Spark Connect session's driver: starts the server in its JVM, and ends when nobody uses it.
+"""The program of a Spark Connect session's driver: starts the server in its JVM, and ends when the session is idle.
 
-Travels like a user's pipeline and runs as one; it imports nothing of Sluice. Arguments: for how many seconds nobody may
-ask anything before it ends. The port goes into :data:`ADDRESS_FILE`, beside the directory of the program.
+It is distributed and run like a user's pipeline, and imports nothing from Sluice. Its argument is the idle timeout in
+seconds. It writes the port to :data:`ADDRESS_FILE`, next to the directory of the program.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     idle_seconds = float(argv[0])
     spark = SparkSession.builder.getOrCreate()
     context = spark.sparkContext
-    java = context._jvm  # noqa: SLF001  PySpark's own way into its JVM
+    java = context._jvm  # noqa: SLF001  PySpark has no public access to its JVM
     if java is None:
         return 1
     server = java.org.apache.spark.sql.connect.service.SluiceConnect
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
 
 
 def publish(path: Path, port: int) -> None:
-    """Write the port in one step, for the owner alone."""
+    """Write the port atomically, readable only by the owner."""
     temporary = path.with_suffix(".part")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -1,12 +1,12 @@
-"""The driver agent's side of Spark's event log: lines over a private unix socket, compressed into a file.
+"""Receives Spark's event log in the driver agent: lines over a private unix socket, compressed into a file.
 
-The JVM (``runtime/spark/plugin/cluster/EventLog.scala``) connects once per SparkContext. A job's code runs in it, and
-can write whatever it likes: each line is only masked, counted and compressed here, and nothing is parsed. The file is
-beside the logs, where the job has no way to, so nothing can be put in its place. It has what the latest SparkContext
-told until its JVM ended, however that was.
+The JVM (``runtime/spark/plugin/cluster/EventLog.scala``) connects once per SparkContext. It runs the job's code, which
+can write anything, so each line is only masked, counted and compressed, never parsed. The file is in the directory of
+the logs, to which the job has no access. It contains the events of the latest SparkContext until the end of its JVM,
+even after a crash.
 
-When most of its room is taken, lines about single tasks are left out, so that jobs, stages and queries of a large job
-are there although tasks are missing. :data:`CUT` beside it says that something is.
+When the file is almost full, events of single tasks are left out, so that the jobs, stages and queries of a large job
+are complete. The file :data:`CUT` next to it marks an incomplete event log.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from sluice.runtime.spark.errors import SparkError
 
 SOCKET_NAME = "events"
 EVENT_LOG = "driver.events.gz"
-"""The file, in the directory of the driver's logs."""
+"""The name of the event log in the directory of the driver's logs."""
 CUT = "driver.events.cut"
-"""An empty file: the event log is not complete."""
+"""An empty file that marks an incomplete event log."""
 MAX_LINE_BYTES = 4 << 20
-"""Longest event; a longer one is left out. The JVM sends none."""
+"""Maximum length of an event. The JVM sends no longer ones; if it does, they are left out."""
 MAX_RATIO = 40
-"""An event log may be so much larger than its compressed form, usually 10 to 20 times: reading it takes time."""
+"""Maximum compression ratio, usually 10 to 20. It bounds the time for reading an event log."""
 TASKS_SHARE = 0.8
-"""Of the room, what may be filled before lines about single tasks are left out."""
+"""The fill level above which events of single tasks are left out."""
 LAST_EVENTS_SECONDS = 5.0
-"""How long it may take until the last events of a JVM that has ended are in the file."""
+"""Timeout for writing the last events after the JVM has ended."""
 FLUSH_SECONDS = 2.0
 _TASK = b'{"Event":"SparkListenerTask'
 _GZIP = 31
@@ -47,7 +47,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class EventLogWriter:
-    """Compresses lines into ``file``, in at most ``limit`` bytes."""
+    """Compresses lines into ``file``, up to about ``limit`` compressed bytes."""
 
     def __init__(self, file: IO[bytes], limit: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._file = file
@@ -61,14 +61,14 @@ class EventLogWriter:
 
     @property
     def full(self) -> bool:
-        """Whether nothing more is taken."""
+        """Whether the file is full, so that further lines are dropped."""
         return self._filled(1.0)
 
     def _filled(self, share: float) -> bool:
         return self._written >= share * self._limit or self._plain >= share * self._limit * MAX_RATIO
 
     def add(self, line: bytes) -> None:
-        """Take a line with its end, unless there is no room for it."""
+        """Add a line, including its line break, if there is room for it."""
         if self.full or (self._filled(TASKS_SHARE) and line.startswith(_TASK)):
             self.cut = True
             return
@@ -80,7 +80,7 @@ class EventLogWriter:
             self._write(self._compressor.flush(zlib.Z_SYNC_FLUSH))
 
     def close(self) -> None:
-        """Complete the file, and close it."""
+        """Finish the compressed stream and close the file."""
         with contextlib.closing(self._file):
             self._write(self._compressor.flush())
 
@@ -92,13 +92,13 @@ class EventLogWriter:
 
 
 class EventLogReceiver:
-    """Listens for the JVM, and writes what it tells; in a thread of its own, because it compresses.
+    """Listens for the JVM and writes its events, in a separate thread because compression takes time.
 
     Args:
-        path: of the socket, in a private directory.
-        directory: of the file.
-        limit: bytes that the file may have.
-        masker: knows what must not get into it; asked for whenever a SparkContext begins.
+        path: the path of the socket, in a private directory.
+        directory: the directory of the file.
+        limit: maximum size of the file in bytes.
+        masker: returns the masker of secrets; called when a SparkContext connects.
     """
 
     def __init__(self, path: Path, directory: Path, limit: int, masker: Callable[[], Masker]) -> None:
@@ -111,7 +111,11 @@ class EventLogReceiver:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Listen; raises :class:`SparkError` when that is not possible."""
+        """Start listening.
+
+        Raises:
+            SparkError: the socket cannot be created.
+        """
         server = socket.socket(socket.AF_UNIX)
         try:
             server.bind(str(self._path))
@@ -119,20 +123,20 @@ class EventLogReceiver:
             server.listen(1)
         except OSError as error:
             server.close()
-            raise SparkError(f"the event log cannot be received: {error.strerror or error}") from error
+            raise SparkError(f"cannot receive the event log: {error.strerror or error}") from error
         self._server = server
         self._thread = threading.Thread(target=self._serve, args=(server,), name="event log", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Take what has been sent, and end. Blocks; for when the JVM has ended."""
+        """Write the events received so far, and stop. Blocks; call it after the JVM has ended."""
         if self._server is None or self._thread is None:
             return
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)  # ends accept()
         self._thread.join(LAST_EVENTS_SECONDS)
         connection = self._connection
-        if self._thread.is_alive() and connection is not None:  # somebody has inherited the other end
+        if self._thread.is_alive() and connection is not None:  # another process inherited the other end
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             self._thread.join(LAST_EVENTS_SECONDS)
@@ -140,7 +144,7 @@ class EventLogReceiver:
         self._path.unlink(missing_ok=True)
 
     def _serve(self, server: socket.socket) -> None:
-        """One SparkContext at a time, as Spark itself has it."""
+        """Accept one SparkContext at a time, as in Spark itself."""
         while True:
             try:
                 self._connection, _ = server.accept()
@@ -150,7 +154,7 @@ class EventLogReceiver:
                 try:
                     self._receive(connection)
                 except OSError as error:
-                    _LOG.error("the event log ends here: %s", error.strerror or error)
+                    _LOG.error("cannot write the event log, which is now incomplete: %s", error.strerror or error)
                     self._mark_cut()
 
     def _receive(self, connection: socket.socket) -> None:
@@ -168,12 +172,12 @@ class EventLogReceiver:
             whole = line.endswith(b"\n")
             if whole and not inside:
                 writer.add(masker.mask(line) if masker.needed else line)
-            else:  # the end of the stream, or a piece of a line that is too long
+            else:  # the end of the stream, or a part of an overlong line
                 writer.cut = True
             inside = not whole
             if writer.full:
                 writer.cut = True
-                _LOG.warning("the event log has %d bytes: the rest is left out", self._limit)
+                _LOG.warning("the event log has reached its limit of %d bytes; further events are dropped", self._limit)
                 return
 
     def _mark_cut(self) -> None:

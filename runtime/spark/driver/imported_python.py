@@ -1,6 +1,6 @@
-"""A driver's Python that has imported what pipelines import, and waits to be told which pipeline it runs.
+"""A Python process of a driver that has already imported PySpark, and waits for the pipeline to run.
 
-Either it waits for a job (:mod:`sluice.runtime.spark.driver.waiting`), or it imports while the JVM of its job starts.
+It either waits for a job (:mod:`sluice.runtime.spark.driver.waiting`), or imports while the JVM of its job starts.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class _Job(msgspec.Struct, frozen=True):
 
 
 def imported_python_argv(*ready: Path) -> tuple[str, ...]:
-    """The command that starts it; it makes the files ``ready`` when it waits. Its standard input must be a pipe."""
+    """The command of the process, which creates the files ``ready`` once it waits. Standard input must be a pipe."""
     return (sys.executable, "-c", _PROGRAM.read_text(encoding="utf-8"), *map(str, ready))
 
 
 async def run_pipeline(process: ChildProcess, command: Command, more: Mapping[str, str], directory: Path) -> None:
-    """Let it run ``command`` in ``directory``; that is then its whole environment, with ``more``.
+    """Let the process run ``command`` in ``directory``. Its environment is replaced by the command's and ``more``.
 
     Raises:
-        OSError: it has ended.
-        TimeoutError: it does not read.
+        OSError: the process has ended.
+        TimeoutError: the process does not read its input.
     """
     job = _Job({**command.env, **more}, str(directory), command.argv[1:])
     await send_line(process, msgspec.json.encode(job) + b"\n")
@@ -44,9 +44,9 @@ async def run_pipeline(process: ChildProcess, command: Command, more: Mapping[st
 
 
 async def send_line(process: ChildProcess, line: bytes) -> None:
-    """Write ``line`` to the standard input of a process; raises as :func:`run_pipeline`."""
+    """Write ``line`` to the standard input of a process. Raises the same errors as :func:`run_pipeline`."""
     if process.stdin is None or not process.running:
-        raise BrokenPipeError("it has ended")
+        raise BrokenPipeError("the process has ended")
     process.stdin.write(line)
     async with asyncio.timeout(ADMISSION_SECONDS):
         await process.stdin.drain()

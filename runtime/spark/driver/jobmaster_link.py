@@ -1,13 +1,13 @@
-"""The driver agent's connection to its JobMaster: ordered, made again when it breaks, given up after a while.
+"""The driver agent's connection to its JobMaster: delivers calls in order, and reconnects for a limited time.
 
-Calls leave in the order in which they were queued, and each is repeated until it is answered
+Calls are delivered in the order in which they were queued, and each is repeated until it is answered
 (:mod:`sluice.runtime.spark.driver.call_queue`). After a reconnection the driver registers and reports its state again
-(:mod:`sluice.runtime.spark.driver.reported_state`): the JobMaster may be another leader's, which remembers nothing
-(ADR 103). The link is lost when no JobMaster is found for too long, or when
-it refuses this driver. The owner of the link must then stop the driver (fencing, :attr:`JobMasterLink.lost`).
+(:mod:`sluice.runtime.spark.driver.reported_state`), because the JobMaster may belong to a new leader that knows nothing
+of it (ADR 103). The link is lost if no JobMaster is found for too long, or if the JobMaster refuses this driver. The
+owner of the link must then stop the driver (fencing, :attr:`JobMasterLink.lost`).
 
-The driver also holds a lease (:mod:`sluice.runtime.spark.driver.lease`). It counts from the moment at which the last
-answered renewal was *sent*, because only then did the JobManager surely lead.
+The driver also holds a lease (:mod:`sluice.runtime.spark.driver.lease`). It starts when the last answered renewal was
+*sent*, because that is the latest time at which the JobManager certainly led.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from sluice.runtime.spark.driver.reported_state import ReportedState
 from sluice.runtime.spark.errors import DriverFailed
 
 _AWAY = (EndpointNotFound, EndpointStopped, LeadershipLost, MailboxFull, PeerUnreachable, RpcTimeout)
-"""The JobMaster is not there, or not there yet; it may be elsewhere."""
+"""Errors that mean that the JobMaster is not, or not yet, at this address."""
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
 class JobMasterPeer(Protocol):
-    """What the link needs of a connection; :class:`sluice.runtime.rpc.RemotePeer` bound to the JobMaster's endpoint."""
+    """A connection to the JobMaster: a :class:`sluice.runtime.rpc.RemotePeer` bound to the JobMaster's endpoint."""
 
     @property
     def jobmaster(self) -> JobMasterGateway:
@@ -70,7 +70,7 @@ class JobMasterPeer(Protocol):
         ...
 
     async def superseded(self) -> bool:
-        """Whether another JobManager leads than this one, which does not answer."""
+        """Whether another JobManager leads, when this one does not answer."""
         ...
 
     async def close(self) -> None:
@@ -82,10 +82,10 @@ class JobMasterLink:
     """A queue of calls to the JobMaster, and the connection that delivers them.
 
     Args:
-        dial: makes a connection to whoever leads; raises a :class:`SluiceError` or :class:`OSError` when it cannot.
-        attempt, pid: what the driver introduces itself with.
+        dial: connects to the leader; raises a :class:`SluiceError` or :class:`OSError` if it cannot.
+        attempt, pid: identify the driver at registration.
         patience_seconds: how long the JobMaster may be away.
-        lease: of the driver; by default one that is never over.
+        lease: the driver's lease; by default one that never expires.
     """
 
     def __init__(
@@ -107,68 +107,77 @@ class JobMasterLink:
         self._registered_before = False
         self._serving: JobMasterPeer | None = None
         self.masker = Masker({})
-        """Of the job's secrets: what Spark says for people goes through it."""
+        """Masks the job's secrets in messages from Spark that users can see."""
         self.latest: DriverAssignment | None = None
-        """The answer to the latest registration: where blobs are may have changed."""
+        """The answer to the latest registration, because the location of blobs may have changed."""
         self._next: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.assignment: asyncio.Future[DriverAssignment] = asyncio.get_running_loop().create_future()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def room(self) -> None:
-        """Wait while :data:`BUSY_CALLS` or more wait for the JobMaster, unless it is lost."""
+        """Wait until fewer than :data:`BUSY_CALLS` are queued for the JobMaster, or it is lost."""
         await self._queue.room(self.lost)
 
     async def issue_token(self, audience: tuple[str, ...]) -> str:
-        """A token of this driver; raises ``TokenRefused``, or :class:`PeerUnreachable` without a link."""
+        """A token of this driver.
+
+        Raises:
+            TokenRefused: the JobMaster issues none.
+            PeerUnreachable: there is no connection.
+        """
         if self._serving is None:
-            raise PeerUnreachable("there is no JobMaster now")
+            raise PeerUnreachable("there is currently no connection to the JobMaster")
         return (await self._serving.jobmaster.issue_driver_token(self._attempt, audience)).token
 
     async def token_keys(self) -> str:
-        """The public keys of tokens; raises :class:`PeerUnreachable` without a link."""
+        """The public keys of tokens.
+
+        Raises:
+            PeerUnreachable: there is no connection.
+        """
         if self._serving is None:
-            raise PeerUnreachable("there is no JobMaster now")
+            raise PeerUnreachable("there is currently no connection to the JobMaster")
         return (await self._serving.jobmaster.token_keys()).jwks
 
     def spark_started(self, registration: SparkRegistration) -> None:
-        """A SparkContext is up; targets of an earlier one are void."""
+        """Report that a SparkContext is up. Invalidates the targets of an earlier one."""
         self._reported.spark_started(registration)
         self._queue.put(lambda jobmaster: jobmaster.spark_started(registration))
 
     def set_targets(self, targets: ExecutorTargets) -> None:
-        """How many executors Spark wants from now on."""
+        """Report how many executors Spark wants from now on."""
         self._reported.targets = targets
         self._queue.put(lambda jobmaster: jobmaster.set_executor_targets(targets))
 
     def kill_executors(self, executor_ids: tuple[int, ...]) -> None:
-        """Spark gives these executors up; delivered after the targets that were queued before."""
+        """Report that Spark no longer needs these executors. Delivered after targets that were queued before."""
         self._reported.executors_given_up(executor_ids)
         self._queue.put(lambda jobmaster: jobmaster.kill_executors(executor_ids))
 
     def executor_exited(self, executor_id: int) -> None:
-        """The JobMaster says that an executor has ended."""
+        """Record that an executor has ended, as the JobMaster reports."""
         self._reported.executor_exited(executor_id)
 
     def stops_streaming(self) -> None:
-        """The JobMaster said that streaming is to stop, for a savepoint that only it knows of."""
+        """Record that the JobMaster has requested to stop streaming, for a savepoint that only it knows."""
         self._reported.stopping = True
 
     def report_progress(self, progress: JobProgress) -> None:
-        """The latest counters; ones that have not left yet are replaced."""
+        """Report the latest counters, replacing older ones that are still queued."""
         self._reported.progress = progress
         self._queue.show("progress", lambda jobmaster: jobmaster.report_progress(progress))
 
     def report_stages(self, stages: StageTable) -> None:
-        """The latest stages, under the same rule."""
+        """Report the latest stages, replacing older ones that are still queued."""
         stages = self.masker.mask_message(stages)
         self._reported.stages = stages
         self._queue.show("stages", lambda jobmaster: jobmaster.report_stages(stages))
 
     async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
-        """Where the shuffle is kept; asked behind what was queued before, but the queue does not wait for the answer.
+        """Ask for the workers of a new shuffle.
 
-        Asked again after a reconnection. Raises what the JobMaster raised, or :class:`DriverFailed` when the link is
-        lost.
+        The request is sent after the calls queued before, but the queue does not wait for its answer. It is repeated
+        after a reconnection. Raises the JobMaster's error, or :class:`DriverFailed` if the link is lost.
         """
 
         def ask(jobmaster: JobMasterGateway) -> Awaitable[ShuffleAllocation]:
@@ -180,11 +189,11 @@ class JobMasterLink:
         return allocation
 
     async def locate_shuffle(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
-        """Where the outputs of a registered shuffle are now; asked and raising as :meth:`register_shuffle` does."""
+        """Ask for the current locations of a shuffle's outputs, like :meth:`register_shuffle`."""
         return await self._ask(lambda jobmaster: jobmaster.locate_shuffle(shuffle_id), f"shuffle {shuffle_id}")
 
     async def secrets(self) -> tuple[GivenSecret, ...]:
-        """The secrets of the job; asked and raising as :meth:`register_shuffle` does."""
+        """Ask for the secrets of the job, like :meth:`register_shuffle`."""
         return await self._ask(lambda jobmaster: jobmaster.driver_secrets(self._attempt), "the job's secrets")
 
     async def _ask(self, question: Callable[[JobMasterGateway], Awaitable[_T]], what: str) -> _T:
@@ -197,7 +206,7 @@ class JobMasterLink:
             ) -> None:
                 if not asked.done():
                     asked.set_result(asyncio.ensure_future(question(jobmaster)))
-                    await asyncio.sleep(0)  # it leaves before what is queued behind it
+                    await asyncio.sleep(0)  # sends the request before the calls that are queued behind it
 
             self._queue.put(ask)
             await first_of(asked, self.lost)
@@ -210,46 +219,50 @@ class JobMasterLink:
             await asyncio.sleep(RETRY_SECONDS)
 
     def unregister_shuffle(self, shuffle_id: int) -> None:
-        """Spark does not need the shuffle any more."""
+        """Report that Spark does not need the shuffle any more."""
         self._reported.shuffle_over(shuffle_id)
         self._queue.put(lambda jobmaster: jobmaster.unregister_shuffle(shuffle_id))
 
     def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
-        """These workers of the shuffle cannot be reached."""
+        """Report that these workers of the shuffle cannot be reached."""
         self._queue.put(lambda jobmaster: jobmaster.shuffle_workers_lost(shuffle_id, workers))
 
     def report_streaming(self, state: StreamingState) -> None:
-        """The latest state of streaming queries; repeated after a reconnection."""
+        """Report the latest state of streaming queries. Repeated after a reconnection."""
         state = self.masker.mask_message(state)
         self._reported.streaming = state
         self._queue.put(lambda jobmaster: jobmaster.report_streaming(state), shows="streaming")
 
     def report_task_failure(self, failure: TaskFailure) -> None:
-        """A task failed."""
+        """Report that a task failed."""
         masked = self.masker.mask_message(failure)
         self._queue.put(lambda jobmaster: jobmaster.report_task_failure(masked))
 
     def succeeded(self) -> None:
-        """The attempt has succeeded, and its JVM still ends; :meth:`finish` follows."""
+        """Report that the attempt has succeeded while its JVM still shuts down; :meth:`finish` follows."""
 
         async def tell(jobmaster: JobMasterGateway) -> None:
-            with contextlib.suppress(MethodNotFound):  # one of the release before waits for the end
+            with contextlib.suppress(MethodNotFound):  # a JobMaster of the previous release waits for finish()
                 await jobmaster.driver_succeeded()
 
         self._queue.put(tell)
 
     async def finish(self, result: DriverExit) -> None:
-        """Report the end and wait until it has arrived; raises :class:`DriverFailed` when the link is lost."""
+        """Report the result and wait until it is delivered.
+
+        Raises:
+            DriverFailed: the link is lost.
+        """
         masked = self.masker.mask_message(result)
         done = self._queue.put(lambda jobmaster: jobmaster.driver_finished(masked))
         await first_of(done, self.lost)
         if not done.done():
-            raise DriverFailed(f"the end of the driver could not be reported: {self.lost.result()}")
+            raise DriverFailed(f"cannot report the end of the driver: {self.lost.result()}")
 
     async def run(self) -> None:
-        """Keep the link up until it is lost; cancel it to end it.
+        """Keep the link up until it is lost or this coroutine is cancelled.
 
-        An error of its own loses the link too, and is raised: without it nobody would hear of the driver, nor fence it.
+        An internal error loses the link as well, and is raised: otherwise the driver would run without being fenced.
         """
         keeping = asyncio.ensure_future(self._keep_up())
         watch = asyncio.ensure_future(self._watch_lease())
@@ -267,8 +280,8 @@ class JobMasterLink:
 
     async def _watch_lease(self) -> None:
         await self._lease.over()
-        _LOG.error("no word from a leading JobManager for as long as the lease")
-        self._lose("the lease is over: another JobManager may have started the job again")
+        _LOG.error("the lease has expired without an answer from a leading JobManager")
+        self._lose("the lease has expired: another JobManager may have started the job again")
 
     async def _keep_up(self) -> None:
         try:
@@ -279,13 +292,13 @@ class JobMasterLink:
                 finally:
                     with contextlib.suppress(RpcError, OSError):
                         await peer.close()
-                _LOG.warning("the connection to the JobMaster is gone, making a new one")
+                _LOG.warning("the connection to the JobMaster is lost; reconnecting")
         except SluiceError as error:
             _LOG.error("the JobMaster is lost: %s", error)
             self._lose(str(error))
 
     async def reassigned(self, than: DriverAssignment, seconds: float) -> DriverAssignment | None:
-        """What a registration after that which brought ``than`` has brought; None: there is none within ``seconds``."""
+        """The assignment of a registration later than that of ``than``; None: there is none within ``seconds``."""
         if self.latest is than:
             waited: set[asyncio.Future[Any]] = {self._next, self.lost}
             await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -297,7 +310,7 @@ class JobMasterLink:
             self._queue.wake()
 
     async def _connect(self) -> JobMasterPeer:
-        """Find the JobMaster and register, again and again within the patience; raises what is an answer for ever."""
+        """Find the JobMaster and register, with retries within the patience. Raises errors that are final."""
         logged = ""
         try:
             async with asyncio.timeout(self._patience):
@@ -336,7 +349,7 @@ class JobMasterLink:
         return jobmaster.register_driver(self._attempt, self._pid, running)
 
     async def _serve(self, peer: JobMasterPeer) -> None:
-        """Repeat what was told, then deliver until the connection is gone, or another JobManager leads."""
+        """Report the state again, then deliver calls until the connection is lost or another JobManager leads."""
         self._serving = peer
         closed = asyncio.ensure_future(peer.wait_closed())
         delivery = asyncio.ensure_future(self._deliver(peer.jobmaster))
@@ -363,9 +376,9 @@ class JobMasterLink:
 
 
 class _Refused(SluiceError):
-    """The JobMaster does not want this driver, whoever asks."""
+    """The JobMaster refuses this driver for good."""
 
 
 async def first_of(*futures: asyncio.Future[Any]) -> None:
-    """Return when any of ``futures`` is done; none of them is cancelled."""
+    """Return when any of ``futures`` is done. Cancels none of them."""
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,8 @@
-"""The lease of a driver: how long it may go on without word from a JobManager that leads.
+"""The lease of a driver: how long it may continue without an answer from a leading JobManager.
 
-It counts from the moment at which the last answered question was *asked*: only then did the JobManager surely lead. A
-new leader starts the job again when every lease of its predecessor must be over, unless the driver has registered at
-it before (ADR 103).
+It starts when the last answered request was *sent*, because that is the latest time at which the JobManager certainly
+led. A new leader restarts the job once every lease of its predecessor must have expired, unless the driver has
+registered at the new leader before (ADR 103).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sluice.runtime.rpc import MailboxFull, RpcTimeout
 _T = TypeVar("_T")
 
 RENEWALS_PER_LEASE = 5
-"""How often a lease is renewed within its length."""
+"""How many times a lease is renewed within its duration."""
 LEAST_ANSWER_SECONDS = 1.0
-"""An answer is waited for at least as long, and otherwise until the next renewal is due."""
+"""Minimum timeout for an answer, which is otherwise the interval of renewals."""
 
 
 async def _never() -> bool:
@@ -28,11 +28,11 @@ async def _never() -> bool:
 
 
 class DriverLease:
-    """The lease of one driver, renewed by asking the JobManager.
+    """The lease of one driver, renewed by requests to the JobManager.
 
     Args:
-        seconds: its length; 0: no other JobManager could lead, and it is never over.
-        clock: monotonic seconds.
+        seconds: its duration; 0: it never expires, because no other JobManager could lead.
+        clock: a monotonic clock in seconds.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,11 +42,11 @@ class DriverLease:
 
     @property
     def left(self) -> float:
-        """Seconds that are left of it."""
+        """The remaining seconds."""
         return self._renewed_at + self._seconds - self._clock() if self._seconds > 0 else float("inf")
 
     async def ask(self, question: Callable[[], Awaitable[_T]]) -> _T:
-        """Ask once; an answer renews the lease, and so does :class:`NotReconciled`."""
+        """Send a request. An answer renews the lease, and so does the error :class:`NotReconciled`."""
         asked_at = self._clock()
         try:
             answer = await question()
@@ -59,14 +59,15 @@ class DriverLease:
     async def keep(
         self, question: Callable[[], Awaitable[None]], superseded: Callable[[], Awaitable[bool]] = _never
     ) -> None:
-        """Ask again and again; ends with an error that is an answer, or when there is none in time and another leads.
+        """Renew the lease repeatedly.
 
-        That no answer comes is otherwise for :meth:`over`.
+        Returns if a request times out and another JobManager leads; other timeouts are left to :meth:`over`. Raises any
+        other error of a request except a full mailbox.
         """
         pause = self._seconds / RENEWALS_PER_LEASE
         while self._seconds > 0:
             try:
-                # Not wait_for(): until Python 3.12 it drops a cancellation that comes together with the answer.
+                # Not wait_for(): before Python 3.12 it drops a cancellation that arrives together with the answer.
                 async with asyncio.timeout(max(pause, LEAST_ANSWER_SECONDS)):
                     await self.ask(question)
             except MailboxFull:
@@ -78,7 +79,7 @@ class DriverLease:
         await asyncio.Event().wait()
 
     async def over(self) -> None:
-        """Return when it is over."""
+        """Return when the lease has expired."""
         if self._seconds <= 0:
             await asyncio.Event().wait()
         while True:

@@ -1,12 +1,12 @@
 """The driver agent: ``python -m sluice.runtime.spark.driver.main SPEC.json``, one process per driver attempt.
 
-Started by a TaskManager, which then prepares what the driver needs, writes a
-:class:`sluice.runtime.spark.driver.spec.DriverSpec`, and says so in one line on standard input; without that
-line the agent ends. It dials the JobManager with
-the identity of the job's driver, serves ``DriverGateway`` over that connection, and runs the
-driver (:mod:`sluice.runtime.spark.driver.agent`). SIGTERM cancels. Exit codes: 0 the end was reported (whatever
-it was), 1 it could not be, 2 wrong usage, 75 what has waited for the driver (``--wait``) could not be used, and no
-code of the job has run.
+A TaskManager starts the agent, prepares the driver's files, writes a
+:class:`sluice.runtime.spark.driver.spec.DriverSpec`, and then sends one line to the agent's standard input. Without
+that line the agent exits. It connects to the JobManager with the identity of the job's driver, serves ``DriverGateway``
+over that connection, and runs the driver (:mod:`sluice.runtime.spark.driver.agent`). SIGTERM cancels the driver.
+
+Exit codes: 0: the result was reported, whatever it is; 1: it could not be reported; 2: wrong usage; 75: the processes
+that waited for the driver (``--wait``) could not be used, and no code of the job has run.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _LOG = logging.getLogger(__name__)
 MAX_PATH_BYTES = 4096
 """PATH_MAX of Linux."""
 WAIT = "--wait"
-"""The path is that of a :class:`~sluice.runtime.spark.driver.waiting.WaitingSpec`; the driver's is told later."""
+"""The option for the path of a :class:`~sluice.runtime.spark.driver.waiting.WaitingSpec`."""
 
 
 class Agent(Protocol):
-    """One attempt; :class:`~sluice.runtime.spark.driver.agent.DriverAgent`."""
+    """Runs one attempt (:class:`~sluice.runtime.spark.driver.agent.DriverAgent`)."""
 
     async def run(self) -> DriverExit:
-        """Run it to its end, which comes soon when the link is lost."""
+        """Run the attempt to its end, which follows soon if the link is lost."""
         ...
 
 
 class DriverEndpoint(RpcEndpoint):
-    """What the JobMaster may ask of a driver."""
+    """The RPC endpoint of a driver for its JobMaster."""
 
     def __init__(self, agent: DriverAgent, spec: DriverSpec) -> None:
         super().__init__(DRIVER, DriverGateway, job_id=spec.job_id)
@@ -66,11 +66,11 @@ class DriverEndpoint(RpcEndpoint):
         self._work = Path(spec.work_dir)
 
     async def executor_exited(self, exit_report: ExecutorExit) -> None:
-        """Tell Spark why an executor is gone."""
+        """Tell Spark why an executor has ended."""
         self._agent.executor_exited(exit_report)
 
     async def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
-        """Have Spark move the blocks of executors elsewhere and end them."""
+        """Make Spark migrate the blocks of executors and then end them."""
         self._agent.bridge.decommission_executors(executor_ids, reason)
 
     async def cancel(self, grace_seconds: float) -> None:
@@ -78,19 +78,19 @@ class DriverEndpoint(RpcEndpoint):
         self._agent.cancel(grace_seconds)
 
     async def stop_streaming(self, grace_seconds: float) -> None:
-        """Stop all streaming queries; the pipeline goes on behind its ``awaitTermination``."""
+        """Stop all streaming queries. The pipeline continues after its ``awaitTermination``."""
         self._agent.stop_streaming(grace_seconds)
 
     async def connections(self) -> Evidence:
-        """Mutual TLS connections that the driver's JVM made or accepted."""
+        """The mutual TLS connections that the driver's JVM made or accepted."""
         return read_evidence(self._reports)
 
     async def connect_port(self) -> int:
-        """Where the Spark Connect server of this session listens; 0: not yet."""
+        """The port of this session's Spark Connect server; 0: it does not listen yet."""
         return self.deferred(asyncio.to_thread(published_port, self._work))
 
     async def ui(self, request: UiRequest) -> UiPage:
-        """A page of Spark's UI; status 502 to 504 when there is none."""
+        """A page of Spark's UI; status 502 to 504: the UI is not available."""
         return self.deferred(self._ui(request))
 
     async def _ui(self, request: UiRequest) -> UiPage:
@@ -99,7 +99,7 @@ class DriverEndpoint(RpcEndpoint):
 
 
 class DialedPeer:
-    """A connection to the JobManager, seen as the one to our JobMaster."""
+    """A connection to the JobManager, used for the JobMaster of this job."""
 
     def __init__(self, peer: RemotePeer, spec: DriverSpec, leader: Leader) -> None:
         self._peer = peer
@@ -125,7 +125,7 @@ class DialedPeer:
 
 
 async def run_driver(spec: DriverSpec, waiting: WaitingDriver | None = None) -> int:
-    """Run one driver attempt, with JVM and Python that have waited for it, if any; returns the agent's exit code."""
+    """Run one driver attempt, with waiting JVM and Python processes if given; return the agent's exit code."""
     identity = TlsIdentity(Path(spec.identity_dir))
     expected = f"spiffe://{spec.trust_domain}/job/{spec.job_id}/driver"
     if str(identity.spiffe_id) != expected:
@@ -144,7 +144,7 @@ async def run_driver(spec: DriverSpec, waiting: WaitingDriver | None = None) -> 
         return DialedPeer(await leader.dial(), spec, leader)
 
     async def fetch(assignment: DriverAssignment, ref: BlobRef, target: Path) -> None:
-        from sluice.runtime.blob import fetch_blob  # loads an HTTP client, while the JVM starts
+        from sluice.runtime.blob import fetch_blob  # imports an HTTP client, so load it while the JVM starts
 
         host, port, name = assignment.blob_host, assignment.blob_port, assignment.jobmanager
         await fetch_blob(identity, host, port, spec.job_id, ref, target, jobmanager=name)
@@ -179,7 +179,11 @@ def _sandbox(spec: DriverSpec | WaitingSpec) -> Sandbox:
 
 
 async def run_linked(agent: Agent, link: JobMasterLink) -> DriverExit:
-    """Run the attempt while the link is kept up; raises :class:`DriverFailed` for an error of the link's own."""
+    """Run the attempt while keeping the link up.
+
+    Raises:
+        DriverFailed: the link ended with an internal error.
+    """
     keeping = asyncio.create_task(link.run())
     try:
         return await agent.run()
@@ -189,19 +193,23 @@ async def run_linked(agent: Agent, link: JobMasterLink) -> DriverExit:
         if error is not None:
             raise DriverFailed(
                 f"the connection to the JobMaster ended with an internal error: {type(error).__name__}: {error}",
-                "the driver was stopped; please report it",
+                "this is a bug, please report it; the driver was stopped",
             ) from error
 
 
 def awaited_spec(path: Path) -> DriverSpec:
-    """The spec, when the TaskManager says that it is there; raises :class:`DriverFailed` when it does not."""
+    """Wait until the TaskManager has written the spec, and read it.
+
+    Raises:
+        DriverFailed: the TaskManager closed standard input without starting the driver.
+    """
     if sys.stdin.buffer.readline(len(BEGIN)) != BEGIN:
-        raise DriverFailed("this driver was given up before it was started")
+        raise DriverFailed("the TaskManager cancelled this driver before its start")
     return DriverSpec.read(path)
 
 
 async def wait_for_driver(spec: WaitingSpec) -> int:
-    """Wait with a JVM and a Python for a driver, and run it; returns the exit code of the agent."""
+    """Wait for a driver with a JVM and a Python process, and run it; return the exit code of the agent."""
     spark = spec.spark if spec.spark is not None else await asyncio.to_thread(find_spark_runtime)
     waiting = WaitingDriver(spec, spark, await asyncio.to_thread(_sandbox, spec))
     try:
@@ -214,7 +222,11 @@ async def wait_for_driver(spec: WaitingSpec) -> int:
 
 
 async def _told_path(waiting: WaitingDriver) -> Path | None:
-    """Where the spec of the driver is; None: nobody needs this process; raises :class:`DriverFailed`."""
+    """Wait for the path of the driver's spec; None: this process is not needed.
+
+    Raises:
+        DriverFailed: the JVM or Python process has ended, or the line is too long.
+    """
     reader = asyncio.StreamReader(limit=MAX_PATH_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     reading = asyncio.create_task(reader.readline(), name="the line that says which driver this is")
@@ -222,11 +234,11 @@ async def _told_path(waiting: WaitingDriver) -> Path | None:
     try:
         await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
         if not reading.done():
-            raise DriverFailed("the JVM or the Python that waited has ended")
+            raise DriverFailed("the waiting JVM or Python process has ended")
         line = os.fsdecode(reading.result())
         waiting.confirm()
     except ValueError as error:
-        raise DriverFailed(f"no path has more than {MAX_PATH_BYTES} bytes") from error
+        raise DriverFailed(f"the path of the spec has more than {MAX_PATH_BYTES} bytes") from error
     finally:
         await end_tasks(reading, ending)
     return Path(line.removesuffix("\n")) if line.endswith("\n") else None
@@ -250,7 +262,7 @@ def main(argv: list[str]) -> int:
         return EXIT_WAITED_IN_VAIN
     except SluiceError as error:
         unexpected = error.__cause__ if isinstance(error, DriverFailed) else None
-        _LOG.error("%s", error, exc_info=unexpected)  # else the text has the remedy; a traceback would bury it
+        _LOG.error("%s", error, exc_info=unexpected)  # for expected errors, a traceback would hide the remedy
         return 1
 
 

@@ -1,4 +1,4 @@
-"""What the Python of a driver runs, and with what."""
+"""The program of a driver's Python process, its command and its environment."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sluice.runtime.spark.jvm import NO_PACKAGES, Command, Gateway, Packages, Sp
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """What the user's Python runs, and the files that go to every executor besides."""
+    """The user's Python program, and the files that are also distributed to every executor."""
 
     script: Path
     args: Sequence[str] = ()
     files: Sequence[Path] = ()
     packages: Packages = NO_PACKAGES
     python: str = ""
-    """Path of its own Python, relative to the directory of ``script``; empty: the one that runs this."""
+    """Path of the job's own Python, relative to the directory of ``script``; empty: the Python of this process."""
 
 
 def python_environment(spark: SparkRuntime, places: DriverPlaces) -> dict[str, str]:
-    """The environment of a driver's Python, whatever it runs."""
+    """The part of the environment of a driver's Python that does not depend on its program."""
     return {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "HOME": str(places.work),
@@ -41,7 +41,7 @@ def python_environment(spark: SparkRuntime, places: DriverPlaces) -> dict[str, s
 def python_command(
     pipeline: Pipeline, gateway: Gateway, spec: DriverSpec, spark: SparkRuntime, places: DriverPlaces
 ) -> Command:
-    """The command of the user's program, which reaches Spark over ``gateway``; its environment holds a secret."""
+    """The command of the user's program, which connects to Spark over ``gateway``. Its environment has a secret."""
     env = {
         **python_environment(spark, places),
         "SPARK_LOCAL_IP": spec.host,

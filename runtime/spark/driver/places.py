@@ -1,4 +1,4 @@
-"""Where the files of one driver are, and which of its processes may write them."""
+"""The directories of one driver, and which of its processes may write to them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from sluice.runtime.spark.jvm import JvmPlace
 
 @dataclass(frozen=True, slots=True)
 class DriverPlaces:
-    """Directories of one attempt; the job has no way to ``logs``, nor to ``temp`` but for what is named below it."""
+    """The directories of one attempt. The job has no access to ``logs``, and in ``temp`` only to those named below."""
 
     work: Path
-    """JVM and Python work here."""
+    """The working directory of JVM and Python."""
     reports: Path
-    """What the JVM connected to and trusts."""
+    """The JVM's reports about its connections and what it trusts."""
     logs: Path
     temp: Path
-    """Short, and the agent's."""
+    """A directory of the agent with a short path."""
 
     @property
     def scratch(self) -> Path:
-        """Temporary files of JVM and Python, and Spark's sockets between them."""
+        """The directory for temporary files of JVM and Python, and for Spark's sockets between them."""
         return self.temp / "tmp"
 
     @property
     def jvm(self) -> Path:
-        """What JVM and agent have in common: the bridge, the socket of Spark's UI, the gateway's address."""
+        """The directory that JVM and agent share: the bridge, the socket of Spark's UI, the gateway's address."""
         return self.temp / "jvm"
 
     @property
@@ -44,19 +44,23 @@ class DriverPlaces:
 
     @property
     def gateway(self) -> Path:
-        """Where the JVM says how Python reaches it."""
+        """The file in which the JVM publishes the address of its gateway for Python."""
         return self.jvm / "gateway"
 
     @property
     def workload(self) -> Path:
-        """The Workload API's socket and token files, which JVM and Python read."""
+        """The directory of the Workload API's socket and token files, which JVM and Python read."""
         return self.temp / "w"
 
     def jvm_place(self, identity: Path, host: str, ports: Mapping[str, int] | None) -> JvmPlace:
-        """Where the JVM runs, as ``identity``."""
+        """The directories and address of the JVM, with the identity directory ``identity``."""
         return JvmPlace(identity, self.work, self.scratch, self.reports, host, ports)
 
     def make(self) -> None:
-        """Create what is written; raises ``StoreError``."""
+        """Create the writable directories.
+
+        Raises:
+            StoreError: one cannot be created.
+        """
         for path in (self.work, self.reports, self.scratch, self.jvm):
             make_private_directory(path)

@@ -1,7 +1,7 @@
-"""Running one driver: Spark's gateway JVM, and the user's Python that talks to it over loopback.
+"""Runs one driver: Spark's gateway JVM, and the user's Python program, which connects to it over loopback.
 
-The JVM is started directly (not by spark-submit): no secret in an argument list, no check of the master URL, and it
-ends when its standard input does, so it cannot outlive this process.
+The JVM is started directly instead of by spark-submit. So there are no secrets in an argument list and no check of the
+master URL, and the JVM ends when its standard input is closed, so it cannot outlive this process.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from sluice.runtime.workload import TokenFile, WorkloadPlace
 
 MAX_STDERR_TAIL_BYTES = 64 << 10
 MAX_GATEWAY_BYTES = 4 << 10
-"""What the JVM's gateway says of itself is much shorter."""
+"""Maximum size of the gateway's address file, which is usually much smaller."""
 
 ASIDE_SECONDS = 300.0
-"""How long a program on the job's files may take: one that unpacks an archive."""
+"""Timeout of a program that works on the job's files, such as unpacking an archive."""
 MAX_COMPLAINT_BYTES = 500
 
 _GATEWAY_POLL_SECONDS = 0.02
@@ -55,13 +55,13 @@ ASIDE = Subject("the program that unpacks archives", "driver_python_memory_mb in
 
 
 class DriverProcess:
-    """The JVM and the Python process of one attempt, each in a box of its own.
+    """The JVM and the Python process of one attempt, each in its own box.
 
-    Both see the directory in which the job works, and nothing of the agent's. The JVM alone has the identity, which the
-    agent's owner renews, and the bridge.
+    Both see the job's working directory, but no files of the agent. Only the JVM has the bridge and the identity, which
+    the agent's owner renews.
     """
 
-    def __init__(  # noqa: PLR0917  # what it runs, with what, in what, where
+    def __init__(  # noqa: PLR0917  # the collaborators of a driver
         self,
         spec: DriverSpec,
         spark: SparkRuntime,
@@ -82,7 +82,7 @@ class DriverProcess:
         self._checkpoints: tuple[Path, ...] = ()
         self._jvm: ChildProcess | None = None
         self._secret_files: tuple[Path, ...] = ()
-        """What the JVM reads at its start."""
+        """Files with secrets that the JVM reads at its start; removed afterwards."""
         self._python: ChildProcess | None = None
         self._workload = WorkloadPlace(places.workload, sandbox.uid(spec.waited or spec.job_id))
         self._workload_environment: Mapping[str, str] = {}
@@ -90,23 +90,27 @@ class DriverProcess:
         self._masker: Masker | None = None
 
     def check_secrets(self) -> None:
-        """Raise :class:`DriverFailed` if this driver can have none: they are in a box from its beginning."""
+        """Check that this driver can get secrets. They are part of a box from its start.
+
+        Raises:
+            DriverFailed: its JVM and Python have waited, so their boxes already exist.
+        """
         if self._waiting is not None:
-            raise DriverFailed("a driver whose JVM has waited can be given no secrets", "please report it")
+            raise DriverFailed("a driver with a waiting JVM cannot get secrets", "this is a bug, please report it")
 
     def give(self, secrets: tuple[GivenSecret, ...]) -> Masker:
-        """JVM and Python get these when they are started; masks them in what they print, and whatever else is told."""
+        """Set the secrets that JVM and Python get at their start; return the masker for output and messages."""
         self._secrets, self._masker = secrets, masker_of(secrets)
         return self._masker
 
     def show_workload(self, files: tuple[TokenFile, ...]) -> WorkloadPlace:
-        """Where JVM and Python will prove who they are; before either starts. Somebody else serves it."""
+        """Prepare the directory of the Workload API. Must be called before either process starts; serves nothing."""
         self._workload.make()
         self._workload_environment = self._workload.environment(files)
         return self._workload
 
     def own(self, path: Path) -> None:
-        """Make what is at ``path`` the job's."""
+        """Give ``path`` to the job's uid."""
         self._sandbox.own([path], self._spec.waited or self._spec.job_id)
 
     async def launch_jvm(self, conf: Mapping[str, str], checkpoints: str = "") -> None:
@@ -114,11 +118,11 @@ class DriverProcess:
 
         Args:
             conf: the complete Spark configuration.
-            checkpoints: where the job's streaming queries keep theirs; empty: it has none.
+            checkpoints: the directory for checkpoints of the job's streaming queries; empty: there is none.
 
         Raises:
-            SandboxRefused: it would see what it must not.
-            WaitedInVain: the one that has waited cannot be it.
+            SandboxRefused: its box would show too much.
+            WaitedInVain: the waiting JVM cannot be used.
         """
         places = self._places
         make_private_directory(places.work / "local")
@@ -134,7 +138,7 @@ class DriverProcess:
             allow_conf=self._spec.allow_conf,
         )
         if self._waiting is not None:
-            with _in_vain("the driver's JVM"):
+            with _before_job_code("the driver's JVM"):
                 await asyncio.to_thread(self._open_waiting, self._waiting, checkpoints)
                 self._jvm = await self._waiting.become_jvm(command, self._workload_environment)
         else:
@@ -147,15 +151,15 @@ class DriverProcess:
         """Wait until the gateway of the JVM listens.
 
         Raises:
-            DriverFailed: it does not, or not in time.
-            WaitedInVain: it does not, and has waited.
+            DriverFailed: the JVM ended, or took too long.
+            WaitedInVain: the same, for a JVM that has waited.
         """
         jvm = self._jvm
         if jvm is None:
             raise DriverFailed("the driver's JVM was never started")
         if self._waiting is None:
             return await self._listening(jvm)
-        with _in_vain("the driver's JVM"):
+        with _before_job_code("the driver's JVM"):
             return await self._listening(jvm)
 
     async def _listening(self, jvm: ChildProcess) -> Gateway:
@@ -172,7 +176,7 @@ class DriverProcess:
         gateway = read_gateway(read_untrusted(places.jvm, info.name, limit=MAX_GATEWAY_BYTES))
         remove_untrusted(places.jvm, info.name)
         for path in self._secret_files:
-            remove_untrusted(places.work, path.name)  # read long ago; no reason to keep a secret on disk
+            remove_untrusted(places.work, path.name)  # already read, so do not leave secrets on disk
         return gateway
 
     async def _start_cold(self, command: Command, checkpoints: str) -> ChildProcess:
@@ -193,7 +197,7 @@ class DriverProcess:
             )
 
     def _open_waiting(self, waiting: WaitingDriver, checkpoints: str) -> None:
-        """Put everything where JVM and Python, which have waited, find it."""
+        """Prepare the files of waiting JVM and Python processes for their job."""
         places = self._places
         self._identity.refresh()
         self._sandbox.own((places.work, places.scratch, places.jvm, places.reports), waiting.spec.id)
@@ -201,7 +205,7 @@ class DriverProcess:
         waiting.mount(job_id, own_checkpoints(checkpoints, self._sandbox, job_id))
 
     def _prepare_jvm(self, command: Command, checkpoints: str) -> Box:
-        """Put everything where the JVM finds it; what it sees."""
+        """Prepare the files of the JVM; return its box."""
         places, job_id = self._places, self._spec.job_id
         self._identity.refresh()
         command.write_files()
@@ -240,7 +244,7 @@ class DriverProcess:
         place_reports(Path(self._spec.identity_dir), pid, str(identity), self._places.reports)
 
     async def run_aside(self, argv: Sequence[str]) -> tuple[Exit, str]:
-        """Run a program on the job's files, where the job's Python will run; how it ended, and what it complained of.
+        """Run a program on the job's files, in the box of the job's Python; return its exit and its error output.
 
         Raises:
             TimeoutError: it has not ended after :data:`ASIDE_SECONDS`.
@@ -268,7 +272,7 @@ class DriverProcess:
             return ended, complaints.read(MAX_COMPLAINT_BYTES).decode(errors="replace")
 
     async def prepare_python(self) -> None:
-        """Start a Python that imports what pipelines import, while the JVM starts; :meth:`start_python` uses it."""
+        """Start a Python process that imports PySpark while the JVM starts, for :meth:`start_python`."""
         if self._waiting is None:
             environment = python_environment(self._spark, self._places)
             self._python = await self._start_python(
@@ -276,16 +280,16 @@ class DriverProcess:
             )
 
     async def start_python(self, pipeline: Pipeline, gateway: Gateway) -> None:
-        """Start the user's program; its output goes to ``driver.stdout`` and ``driver.stderr``.
+        """Start the user's program. Its output goes to ``driver.stdout`` and ``driver.stderr``.
 
         Raises:
-            DriverFailed: the Python that was prepared has ended.
-            WaitedInVain: the Python that has waited cannot run it.
+            DriverFailed: the prepared Python process has ended.
+            WaitedInVain: the waiting Python process cannot be used.
         """
         command = python_command(pipeline, gateway, self._spec, self._spark, self._places)
         more, place = self._workload_environment, pipeline.script.parent
         if self._waiting is not None:
-            with _in_vain("the driver's Python"):
+            with _before_job_code("the driver's Python"):
                 self._python = await self._waiting.become_python(command, more, place)
         elif self._python is None:
             self._python = await self._start_python(command.argv, {**command.env, **more}, place)
@@ -302,7 +306,7 @@ class DriverProcess:
     ) -> ChildProcess:
         box = await asyncio.to_thread(self._python_box)
         with self._log("driver.stdout") as out, self._log("driver.stderr") as err:
-            # The directories are the JVM's too, whose guard measures them.
+            # The JVM has the same directories, and its guard measures them.
             guard = self._sandbox.guard(box.limits, PIPELINE, logs=(out, err))
             return await ChildProcess.start(
                 argv,
@@ -317,26 +321,26 @@ class DriverProcess:
             )
 
     async def wait_python(self) -> Exit:
-        """Wait for the user's program."""
+        """Wait for the end of the user's program."""
         if self._python is None:
             raise DriverFailed("the pipeline was never started")
         return await self._python.wait()
 
     async def wait_jvm(self) -> Exit:
-        """Wait for the JVM."""
+        """Wait for the end of the JVM."""
         if self._jvm is None:
             raise DriverFailed("the driver's JVM was never started")
         return await self._jvm.wait()
 
     async def stop_python(self, grace_seconds: float) -> None:
-        """SIGTERM the program and what it started, SIGKILL after the grace."""
+        """Send SIGTERM to the program and its child processes, and SIGKILL after the grace period."""
         if self._python is not None:
             await self._python.stop(grace_seconds)
 
     async def stop_jvm(self, grace_seconds: float) -> Exit | None:
-        """Close the JVM's standard input, so that it stops Spark in order; kill it after the grace.
+        """Close the JVM's standard input, so that it stops Spark and exits; kill it after the grace period.
 
-        Returns how it ended by itself, or None when it had to be killed or never ran.
+        Returns its exit; None: it had to be killed, or never ran.
         """
         if self._jvm is None:
             return None
@@ -353,18 +357,18 @@ class DriverProcess:
 
     @property
     def kept_limits(self) -> Limits:
-        """What the kernel refuses the pipeline more of: nothing without a sandbox."""
-        nothing = self._sandbox.level is IsolationLevel.NONE
-        return Limits() if nothing else self._sandbox.driver_python_limits()
+        """The limits that the kernel enforces on the pipeline; without a sandbox there are none."""
+        unlimited = self._sandbox.level is IsolationLevel.NONE
+        return Limits() if unlimited else self._sandbox.driver_python_limits()
 
     @property
     def excess(self) -> str:
-        """Which bound JVM or pipeline has exceeded, and was killed for; known when it has ended."""
+        """The limit for which the JVM or pipeline was killed; known once it has ended. Empty: none."""
         ended = (each.excess for each in (self._jvm, self._python) if each is not None)
         return next((excess for excess in ended if excess), "")
 
     def jvm_excess_so_far(self) -> str:
-        """Which bound the JVM has exceeded by now, whether or not it has ended; empty: none."""
+        """The limit that the JVM has exceeded so far, whether or not it has ended; empty: none."""
         return "" if self._jvm is None else self._jvm.excess_so_far()
 
     def stderr_tail(self) -> str:
@@ -382,9 +386,9 @@ class DriverProcess:
 
 
 @contextlib.contextmanager
-def _in_vain(who: str) -> Iterator[None]:
-    """What fails here fails before any code of the job has run."""
+def _before_job_code(who: str) -> Iterator[None]:
+    """Convert errors to :class:`WaitedInVain`, for steps before any code of the job runs."""
     try:
         yield
     except (SandboxRefused, SparkError, StoreError, OSError) as error:
-        raise WaitedInVain(f"{who}, which has waited, cannot be used: {error or type(error).__name__}") from error
+        raise WaitedInVain(f"cannot use {who}, which has waited: {error or type(error).__name__}") from error

@@ -1,4 +1,7 @@
-"""The files of a pipeline: fetched where the job has no way to, while its JVM starts, then moved to where it works."""
+"""Fetches the files of a pipeline: first to a directory without access for the job, then moves them to the job's.
+
+So they can be fetched while the JVM starts.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,18 @@ from sluice.runtime.spark.jvm import Packages, check_importable, importable_name
 
 
 class Program:
-    """What an attempt runs.
+    """The program of an attempt, and its files.
 
     Args:
-        assignment: that names the files.
-        place: the directory that they will be in, below what the job can write.
-        aside: where they are fetched, on the same file system, where the job has no way to.
+        assignment: names the files.
+        place: their final directory, which must not exist yet, below a directory that the job can write to.
+        aside: the directory to fetch them to, on the same file system, without access for the job.
 
     Attributes:
-        pipeline: with the paths that its files will have.
+        pipeline: the pipeline with the final paths of its files.
 
     Raises:
-        DriverFailed: a name cannot be used, or there are two of it.
+        DriverFailed: a file name is invalid or not unique.
     """
 
     def __init__(self, assignment: DriverAssignment, place: Path, aside: Path) -> None:
@@ -45,7 +48,7 @@ class Program:
         )
 
     def _at(self, ref: BlobRef, called: Callable[[str], str] = str) -> Path:
-        """Where a file will be."""
+        """The final path of a file."""
         name = called(safe_name(ref.name))
         if name in self._fetched:
             raise DriverFailed(f"two files of the job are called {name}", "rename one of them")
@@ -56,9 +59,9 @@ class Program:
         """Fetch all files, give them to the job, and move them to their place.
 
         Args:
-            assignment: that says from where.
-            fetch: fetches one.
-            own: makes what is at a path the job's.
+            assignment: says where to fetch from.
+            fetch: fetches one file.
+            own: gives a path to the job's uid.
 
         Raises:
             DriverFailed: a module cannot be imported.
@@ -73,11 +76,15 @@ class Program:
 
     def _hand_over(self, own: Callable[[Path], None]) -> None:
         own(self._aside)
-        self._aside.rename(self._place)  # fails if there is anything: only the job could have put it there
+        self._aside.rename(self._place)  # fails if the target has content, which only the job could have put there
 
 
 def safe_name(name: str) -> str:
-    """``name`` when it is a plain file name that Spark's lists can carry; :class:`DriverFailed` otherwise."""
+    """Return ``name`` if it is a plain file name that Spark's comma-separated lists can contain.
+
+    Raises:
+        DriverFailed: it is not.
+    """
     if (
         not name
         or name != Path(name).name

@@ -1,7 +1,7 @@
 """The state that a driver has reported to its JobMaster, and reports again after a reconnection. No I/O.
 
-Nothing depends on what a JobMaster remembers: the next one may be another leader's, which knows only what is durable
-(ADR 103).
+The driver does not rely on the JobMaster's memory: the next JobMaster may belong to a new leader, which knows only
+durable state (ADR 103).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sluice.runtime.messages import (
 )
 
 MAX_GIVEN_UP = 10_000
-"""Executors that Spark gave up and whose end is not known yet; more are not told of again."""
+"""Maximum number of unneeded executors whose end is not known yet; more are not reported again."""
 
 Call = Callable[[JobMasterGateway], Awaitable[object]]
 
 
 @dataclass(slots=True)
 class ReportedState:
-    """The latest of everything that is a state."""
+    """The latest reported value of each state."""
 
     registration: SparkRegistration | None = None
     targets: ExecutorTargets | None = None
@@ -37,42 +37,42 @@ class ReportedState:
     progress: JobProgress | None = None
     stages: StageTable | None = None
     stopping: bool = False
-    """It was told to stop its streaming queries."""
+    """Whether the driver was told to stop its streaming queries."""
     asked: int = 0
-    """How often the place of a shuffle was asked for."""
+    """How many times the workers of a new shuffle were requested."""
     _shuffles: dict[int, KnownShuffle] = field(default_factory=dict)
     _given_up: dict[int, None] = field(default_factory=dict)
 
     def spark_started(self, registration: SparkRegistration) -> None:
-        """A SparkContext is up; what is known of an earlier one is void."""
+        """Record that a SparkContext is up. Drops the state of an earlier one."""
         if self.registration is None or self.registration.app_id != registration.app_id:
             self._shuffles.clear()
             self._given_up.clear()
         self.registration, self.targets = registration, None
 
     def shuffle_placed(self, shuffle_id: int, number: int, partitions: int) -> None:
-        """A shuffle has a place."""
+        """Record that a shuffle has got its workers."""
         self._shuffles[shuffle_id] = KnownShuffle(shuffle_id=shuffle_id, number=number, partitions=partitions)
 
     def shuffle_over(self, shuffle_id: int) -> None:
-        """A shuffle is not needed any more."""
+        """Record that a shuffle is not needed any more."""
         self._shuffles.pop(shuffle_id, None)
 
     def executors_given_up(self, executor_ids: Iterable[int]) -> None:
-        """Spark wants these executors to end."""
+        """Record that Spark wants these executors to end."""
         for executor_id in executor_ids:
             if len(self._given_up) < MAX_GIVEN_UP:
                 self._given_up[executor_id] = None
 
     def executor_exited(self, executor_id: int) -> None:
-        """An executor has ended."""
+        """Record that an executor has ended."""
         self._given_up.pop(executor_id, None)
 
     def running(self, spark_auth_secret: str) -> RunningDriver:
-        """What is said at a registration; ``spark_auth_secret`` is what the first JobMaster handed out."""
+        """The message for a registration; ``spark_auth_secret`` comes from the driver's first assignment."""
         bound, shuffles = "", tuple(self._shuffles.values())
         if self.stopping:
-            bound = "it was told to stop streaming for a savepoint, which nobody takes any more"
+            bound = "it was told to stop streaming for a savepoint, which is no longer taken"
         elif len(shuffles) > MAX_KNOWN_SHUFFLES:
             bound, shuffles = f"it has more than {MAX_KNOWN_SHUFFLES} shuffles", ()
         return RunningDriver(
@@ -84,7 +84,7 @@ class ReportedState:
         )
 
     def calls(self) -> list[Call]:
-        """What is said after a registration, in this order."""
+        """The calls to make after a registration, in order."""
         registration, targets, streaming = self.registration, self.targets, self.streaming
         if registration is None:
             return []

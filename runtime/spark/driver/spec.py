@@ -1,8 +1,8 @@
-"""What a driver agent needs to know to start: written by its TaskManager, read by ``runtime.spark.driver.main``.
+"""The start parameters of a driver agent: its TaskManager writes them, and ``runtime.spark.driver.main`` reads them.
 
-The TaskManager fills a :class:`DriverSpec`, writes it with :meth:`DriverSpec.write` (0600: it holds the fencing
-token) where the job has no way to, and starts ``python -m sluice.runtime.spark.driver.main SPEC``. Everything
-about the *work* (pipeline, arguments, Spark settings, Spark's secret) is not in here; the agent asks for it over
+The TaskManager writes a :class:`DriverSpec` with :meth:`DriverSpec.write` (0600, because it contains the fencing token)
+to a directory without access for the job, and starts ``python -m sluice.runtime.spark.driver.main SPEC``. The spec
+contains nothing about the *work* (pipeline, arguments, Spark settings, Spark's secret): the agent requests that over
 its own mutual TLS connection with ``JobMasterGateway.register_driver``.
 """
 
@@ -20,11 +20,11 @@ from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.jvm import DriverShape, SparkRuntime
 
 MAX_SPEC_BYTES = 512 << 10
-"""Spark has some 300 jars, each of which is named."""
+"""Maximum size of a spec, which lists about 300 Spark jars."""
 BEGIN = b"begin\n"
-"""What an agent reads on its standard input when its spec is there."""
+"""The line on standard input that tells an agent that its spec is complete."""
 EXIT_WAITED_IN_VAIN = 75
-"""EX_TEMPFAIL of sysexits(3): of an agent that has waited, when no code of the job has run and a new one can."""
+"""Exit code (EX_TEMPFAIL of sysexits(3)) of a waiting agent that cannot run the driver. A new agent can run it."""
 
 
 class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,30 +33,30 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         job_id: 32 hexadecimal digits.
         attempt: number of this attempt, from 1.
-        name: what the job is called (``spark.app.name``).
-        trust_domain: of the cluster.
-        leader: where to look for the JobManager that leads.
+        name: the name of the job (``spark.app.name``).
+        trust_domain: the trust domain of the cluster.
+        leader: how to find the leading JobManager.
         jobmaster_token: fencing token of the JobMaster, in hexadecimal.
         identity_dir: identity directory of the driver, with a ``peers`` file (``spiffe://<td>/job/<job-id>/*``).
-        work_dir: private directory of this attempt, in which the job may write.
-        reports_dir: where the JVM tells what it has connected to and what it trusts.
-        log_dir: for ``driver.stdout``, ``driver.stderr`` and ``driver.jvm.log``; the job has no way into it.
+        work_dir: private directory of this attempt, to which the job may write.
+        reports_dir: directory for the JVM's reports about its connections and what it trusts.
+        log_dir: for ``driver.stdout``, ``driver.stderr`` and ``driver.jvm.log``; the job has no access to it.
         host: the address that the driver's Spark listens on.
         executors, executor_cores, executor_memory_mb, driver_memory_mb: the size of the job.
-        reconnect_seconds: how long a lost JobManager is waited for before the driver stops itself.
-        stop_grace_seconds: how long Python and the JVM get to end by themselves.
-        start_timeout_seconds: how long the driver's JVM may take to come up.
-        lease_seconds: how long the driver may go on without word from a JobManager that leads; 0: there is no other
-            that could lead.
-        allow_conf: Spark settings that the operator allows the job's code in addition.
-        isolation: what JVM and Python run in.
-        trial: how the TaskManager found this machine to give that; None: the agent tries it itself.
-        spark: the Java, Spark and plugin that the TaskManager has examined; None: the agent does it itself.
-        ports: assigned to the driver, by what it listens for; empty: it listens where it wants.
-        waited: in the place of a job's id, whose uid its boxes have, if JVM and Python have waited for it; else empty.
-        attachments: descriptor over which its boxes are attached to the job's network; -1: they share the machine's.
-        event_log_bytes: largest event log that is kept, compressed; 0: none is.
-        private_dirs: what no job may see, wherever it is: the home directory with its keys.
+        reconnect_seconds: how long to wait for a lost JobManager before the driver stops itself.
+        stop_grace_seconds: grace period for Python and the JVM to end by themselves.
+        start_timeout_seconds: timeout for the start of the driver's JVM.
+        lease_seconds: how long the driver may continue without an answer from a leading JobManager; 0: without limit,
+            because no other JobManager could lead.
+        allow_conf: Spark settings that the operator additionally allows in the job's code.
+        isolation: the isolation of JVM and Python.
+        trial: the TaskManager's trial of this isolation; None: the agent tries it itself.
+        spark: the Java, Spark and plugin that the TaskManager has found; None: the agent finds them itself.
+        ports: the driver's assigned ports by the name of the listener; empty: it chooses them itself.
+        waited: the id that determines the uid of the boxes if JVM and Python have waited for the job; otherwise empty.
+        attachments: descriptor over which its boxes attach to the job's network; -1: they use the machine's network.
+        event_log_bytes: maximum compressed size of the event log; 0: no event log is kept.
+        private_dirs: directories that no job may see, wherever they are, such as the home directory with its keys.
     """
 
     job_id: str
@@ -90,32 +90,36 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def token(self) -> bytes:
-        """The fencing token as it goes on the wire."""
+        """The fencing token in its wire format."""
         return bytes.fromhex(self.jobmaster_token)
 
     @property
     def shape(self) -> DriverShape:
-        """The size of the job as the launcher's Spark settings want it."""
+        """The size of the job for the launcher's Spark settings."""
         return DriverShape(self.executors, self.executor_cores, self.executor_memory_mb, self.driver_memory_mb)
 
     def write(self, path: Path) -> Path:
-        """Write the spec to ``path`` with mode 0600; returns ``path``."""
-        write_secret(path, msgspec.json.encode(self, enc_hook=str))  # a path
+        """Write the spec to ``path`` with mode 0600; return ``path``."""
+        write_secret(path, msgspec.json.encode(self, enc_hook=str))  # str() encodes paths
         return path
 
     @classmethod
     def read(cls, path: Path) -> DriverSpec:
-        """Read a spec; a file that others may read, or that does not decode, is refused."""
+        """Read a spec.
+
+        Raises:
+            DriverFailed: the file cannot be decoded.
+        """
         try:
             spec = msgspec.json.decode(read_secret(path, MAX_SPEC_BYTES), type=cls, dec_hook=as_path)
             bytes.fromhex(spec.jobmaster_token)
         except (msgspec.DecodeError, ValueError) as error:
-            raise DriverFailed(f"{path} is not a driver spec: {error}", "it is written by the TaskManager") from error
+            raise DriverFailed(f"{path} is not a driver spec: {error}", "the TaskManager writes it") from error
         return spec
 
 
-def as_path(kind: type, value: Any) -> Path:  # noqa: ANN401  # whatever JSON has there
-    """How a spec's paths are decoded."""
+def as_path(kind: type, value: Any) -> Path:  # noqa: ANN401  # any JSON value
+    """Decode a path of a spec."""
     if kind is not Path or not isinstance(value, str):
-        raise NotImplementedError(f"{kind.__name__} is none of a spec's types")
+        raise NotImplementedError(f"a spec has no values of type {kind.__name__}")
     return Path(value)

@@ -1,9 +1,9 @@
-"""The driver agent's side of Spark's UI: one HTTP request over a private unix socket, one bounded answer.
+"""The driver agent's client for Spark's UI: one HTTP request over a private unix socket, one bounded response.
 
-Spark's UI listens nowhere (``runtime/spark/plugin/ui/SluiceUi.scala``). Whoever may see it asks REST, REST the
-JobMaster, and the JobMaster this agent, over the connection that the agent made to it. A request is GET, for a path
-that has one reading; of an answer only status, media type, place and body go on, so neither cookies nor anything else
-of the driver's reaches a browser.
+Spark's UI opens no TCP port (``runtime/spark/plugin/ui/SluiceUi.scala``). A user's request goes to REST, from there to
+the JobMaster, and then to this agent, over the connection that the agent has opened. Only GET requests for unambiguous
+paths are allowed. Only status, media type, location and body of a response are forwarded, so no cookies and no other
+headers of the driver reach a browser.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sluice.runtime.messages import UiPage, UiRequest
 
 UI_SOCKET = "ui"
 MAX_ANSWER_BYTES = 3 << 20
-"""What fits into an answer to the JobMaster; Spark's pages are far smaller."""
+"""Maximum size of a response, so that it fits into an answer to the JobMaster. Spark's pages are far smaller."""
 ANSWER_SECONDS = 12.0
 
 _PATH = re.compile(r"/[A-Za-z0-9._~/-]{0,1000}")
@@ -28,7 +28,7 @@ _HEAD_END = b"\r\n\r\n"
 
 
 async def ask_ui(socket: Path, request: UiRequest) -> UiPage:
-    """What Spark's UI answers; a page with status 502 to 504 when there is none."""
+    """Request a page of Spark's UI; status 502 to 504: the UI is not available."""
     if not (_PATH.fullmatch(request.path) and _QUERY.fullmatch(request.query) and _BASE.fullmatch(request.base)):
         return UiPage(status=400)
     target = f"{request.path}?{request.query}" if request.query else request.path
@@ -39,7 +39,7 @@ async def ask_ui(socket: Path, request: UiRequest) -> UiPage:
     except TimeoutError:
         return UiPage(status=504)
     except (FileNotFoundError, ConnectionError):
-        return UiPage(status=503)  # no SparkContext yet, or none any more, or too many ask
+        return UiPage(status=503)  # there is no SparkContext, or too many requests
     except (UnsafeFile, OSError, ValueError):
         return UiPage(status=502)
 
@@ -61,7 +61,11 @@ async def _exchange(socket: Path, head: bytes) -> bytes:
 
 
 def parse(answer: bytes) -> UiPage:
-    """An HTTP/1.0 answer; raises :class:`ValueError` for anything else."""
+    """Parse an HTTP/1.0 response.
+
+    Raises:
+        ValueError: it is not a valid response.
+    """
     head, end, body = answer.partition(_HEAD_END)
     lines = head.split(b"\r\n")
     status = _STATUS.match(lines[0] + b" ")
@@ -69,7 +73,7 @@ def parse(answer: bytes) -> UiPage:
         raise ValueError("the driver's answer is not HTTP")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines[1:])}
     if b"transfer-encoding" in headers or b"content-encoding" in headers:
-        raise ValueError("the driver's answer is encoded, which nobody asked for")
+        raise ValueError("the driver's answer is encoded, although the request did not allow that")
     media = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     return UiPage(
         status=int(status[1]),

@@ -1,6 +1,6 @@
-"""Judging how a driver attempt ended. Decisions only; no I/O.
+"""Decides whether a driver attempt succeeded, and why it failed. No I/O.
 
-An exit code alone proves nothing: a driver whose Spark was lost can still leave its Python process with code 0.
+An exit code alone proves nothing: a driver that has lost its Spark can still exit with code 0.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from sluice.runtime.sandbox import Limits, hint
 from sluice.runtime.spark.causes import cause, last_line, last_traceback
 
 MAX_TRACEBACK_CHARACTERS = 32_768
-"""Longest piece of the pipeline's standard error that is reported."""
+"""Maximum length of the reported part of the pipeline's standard error."""
 
 UNCAUGHT = 1
-"""The exit code of Python after an exception, and after ``sys.exit("why")``."""
+"""The exit code of Python after an uncaught exception or ``sys.exit("message")``."""
 SAID_WHY = frozenset({UNCAUGHT, 2})
-"""Exit codes before which a program says why on its last line: ``sys.exit("why")``, and argparse's."""
+"""Exit codes of programs that print the reason on their last line: ``sys.exit("message")`` and argparse."""
 NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What is known at the end of an attempt.
+    """The facts about the end of an attempt.
 
     Attributes:
-        python: how the pipeline's process ended; None when it never started.
-        jvm_died: how the JVM ended when it did so before the pipeline, else None.
-        spark_lost: a SparkContext vanished without having stopped in order.
-        cancelled: somebody asked for the end.
-        fenced: the agent lost its JobMaster, or was told that it is not its driver any more.
+        python: the exit of the pipeline's process; None: it never started.
+        jvm_died: the exit of the JVM if it failed or ended before the pipeline; otherwise None.
+        spark_lost: whether a SparkContext disappeared without having stopped normally.
+        cancelled: whether the attempt was cancelled.
+        fenced: whether the agent lost its JobMaster, or the JobMaster no longer accepts it as its driver.
         failure: why the attempt could not be started.
         stderr_tail: the end of the pipeline's standard error.
-        memory_mb: heap of the driver's JVM, in MiB.
-        kernel_killed: whether the kernel has killed a process for want of memory meanwhile.
-        excess: which bound JVM or pipeline has exceeded and therefore was killed.
-        limits: of the pipeline's process, where the kernel keeps them.
+        memory_mb: heap of the driver's JVM in MiB.
+        kernel_killed: whether the kernel has killed a process during the attempt because memory was exhausted.
+        excess: the limit for which the JVM or pipeline was killed; empty: none.
+        limits: the limits that the kernel enforces on the pipeline's process.
     """
 
     python: Exit | None
@@ -56,7 +56,7 @@ class Ending:
 
 
 def judge(ending: Ending) -> DriverExit:
-    """Success only when the pipeline ended with code 0 and nothing was out of order."""
+    """The result of an attempt. It is a success only if the pipeline exited with code 0 and nothing else failed."""
     code = ending.python.code if ending.python is not None else -1
     stderr = ending.stderr_tail
     traceback = (last_traceback(stderr) or stderr.strip())[-MAX_TRACEBACK_CHARACTERS:]
@@ -90,7 +90,7 @@ def _jvm_end(ending: Ending, died: Exit) -> str:
 
 
 def _error_of(ended: Exit, stderr: str, *, kernel_killed: bool) -> str:
-    """Why a pipeline ended with another code than 0, in one line."""
+    """Why a pipeline ended with an exit code other than 0, in one line."""
     if ended.code == -signal.SIGKILL and kernel_killed:
         return (
             f"out of memory: the kernel killed the pipeline's Python process ({ended}); collect less into it, "
@@ -98,7 +98,7 @@ def _error_of(ended: Exit, stderr: str, *, kernel_killed: bool) -> str:
         )
     if ended.code < 0:
         return f"the pipeline was {ended}"
-    # An exception that nobody catches ends Python with 1; any other code was chosen by the program.
+    # An uncaught exception ends Python with code 1. The program chose any other code itself.
     raised = cause(last_traceback(stderr)) if ended.code == UNCAUGHT else ""
     said = last_line(stderr)
     if raised or (said and ended.code in SAID_WHY):

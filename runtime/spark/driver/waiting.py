@@ -1,7 +1,7 @@
-"""The JVM and the Python of a driver whose job has not come: each in its box, warmed up, without identity and network.
+"""The warmed-up JVM and Python process that wait for a driver's job, each in its box, without identity and network.
 
-The agent that has started them waits with them, for one line on its standard input: the path of the
-:class:`~sluice.runtime.spark.driver.spec.DriverSpec`. The end of the input instead means that nobody needs them.
+The agent that has started them waits for one line on its standard input: the path of the
+:class:`~sluice.runtime.spark.driver.spec.DriverSpec`. The end of the input means that they are not needed.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ JVM = Subject("the driver's JVM", "memory_overhead_mb or python_worker_memory_mb
 
 PYTHON_READY = "python-ready"
 AGENT_READY = "agent-ready"
-"""The file that says that all three wait; the agent removes it when it has heard which driver it is."""
+"""A file that exists while the agent, the JVM and Python wait. The agent removes it when it gets its driver."""
 WAITING_LOGS = ("driver.stdout", "driver.stderr", "driver.jvm.log")
 POLL_SECONDS = 0.1
 
 
 class WaitingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a TaskManager tells an agent that is to wait.
+    """The start parameters of a waiting agent, from its TaskManager.
 
     Attributes:
-        id: in the place of a job's id: whose uid the boxes have.
-        directory: of its own; its boxes see ``work``, ``reports``, ``identity`` and ``checkpoints`` below it.
+        id: replaces a job id; determines the uid of the boxes.
+        directory: its own directory; its boxes see ``work``, ``reports``, ``identity`` and ``checkpoints`` below it.
         host: the address that the driver's Spark will listen on.
-        memory_mb: heap.
+        memory_mb: heap of the JVM in MiB.
         checkpoints: the directory of all jobs' checkpoints; empty: there is none.
-        isolation: what JVM and Python wait in.
-        trial: how this machine was found to give that; None: the agent tries it itself.
-        spark: what they are started from; None: the agent examines Java and Spark itself.
-        private_dirs: what they may not see.
-        attachments: descriptor over which the boxes are attached to a network.
+        isolation: the isolation of JVM and Python.
+        trial: the TaskManager's trial of this isolation; None: the agent tries it itself.
+        spark: the installation to start them from; None: the agent finds Java and Spark itself.
+        private_dirs: directories that they may not see.
+        attachments: descriptor over which the boxes attach to a network.
     """
 
     id: str
@@ -73,26 +73,30 @@ class WaitingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     attachments: int
 
     def write(self, path: Path) -> Path:
-        """Write it to ``path`` with mode 0600; returns ``path``."""
-        write_secret(path, msgspec.json.encode(self, enc_hook=str))  # paths
+        """Write the spec to ``path`` with mode 0600; return ``path``."""
+        write_secret(path, msgspec.json.encode(self, enc_hook=str))  # str() encodes paths
         return path
 
     @classmethod
     def read(cls, path: Path) -> WaitingSpec:
-        """Read it; raises :class:`DriverFailed` for a file that does not decode."""
+        """Read a spec.
+
+        Raises:
+            DriverFailed: the file cannot be decoded.
+        """
         try:
             return msgspec.json.decode(read_secret(path, MAX_SPEC_BYTES), type=cls, dec_hook=as_path)
         except msgspec.DecodeError as error:
-            raise DriverFailed(f"{path} says nothing about a driver that waits: {error}") from error
+            raise DriverFailed(f"{path} is not the spec of a waiting driver: {error}") from error
 
 
 class WaitingDriver:
-    """See the module's documentation.
+    """A JVM and a Python process that wait for a driver.
 
     Args:
-        spec: where, and what of it is known.
-        spark: what JVM and Python are started from.
-        sandbox: what they wait in.
+        spec: their directories, and the known parameters of the driver.
+        spark: the installation to start them from.
+        sandbox: creates their boxes.
     """
 
     def __init__(self, spec: WaitingSpec, spark: SparkRuntime, sandbox: Sandbox) -> None:
@@ -112,7 +116,7 @@ class WaitingDriver:
         self._command: Command | None = None
 
     async def start(self) -> None:
-        """Start both; returns when they wait, and says so to whoever looks.
+        """Start both, wait until they are ready, and create :data:`AGENT_READY`.
 
         Raises:
             DriverFailed: one of them ended.
@@ -133,7 +137,7 @@ class WaitingDriver:
         for process, ready in ((self.jvm, READY), (self.python, PYTHON_READY)):
             while not is_regular_file(places.scratch, ready):
                 if not process.running:
-                    raise DriverFailed(f"a process that should wait ended: {await process.wait()}")
+                    raise DriverFailed(f"a waiting process ended: {await process.wait()}")
                 await asyncio.sleep(POLL_SECONDS)
         (places.scratch / PYTHON_READY).unlink()
         (self.directory / AGENT_READY).touch(mode=0o600)
@@ -177,14 +181,18 @@ class WaitingDriver:
         return open_log(self.directory / name)
 
     def confirm(self) -> None:
-        """Say that both still wait, now that their job has come; raises :class:`DriverFailed`."""
+        """Check that both still wait when their job arrives, give them processor time, and remove :data:`AGENT_READY`.
+
+        Raises:
+            DriverFailed: one of them has ended.
+        """
         try:
             for each in (self.jvm, self.python):
                 if each is None or not each.running:
-                    raise DriverFailed("the JVM or the Python that waited has ended")
+                    raise DriverFailed("the waiting JVM or Python process has ended")
                 each.take_share()
         except OSError as error:
-            raise DriverFailed(f"what waited has no control group any more: {error.strerror}") from error
+            raise DriverFailed(f"the control group of a waiting process is gone: {error.strerror}") from error
         (self.directory / AGENT_READY).unlink()
 
     async def ended(self) -> None:
@@ -196,27 +204,31 @@ class WaitingDriver:
             await end_tasks(*waits)
 
     async def become_jvm(self, command: Command, more: Mapping[str, str]) -> ChildProcess:
-        """Tell the JVM what it is from now on; its standard input stays open, because it ends with it.
+        """Let the JVM take over ``command``. Its standard input stays open, because the JVM ends when it is closed.
 
         Raises:
-            SparkError: it cannot be that.
-            OSError: it has ended.
-            TimeoutError: it does not read.
+            SparkError: the JVM was started with other options.
+            OSError: the JVM has ended.
+            TimeoutError: the JVM does not read its input.
         """
         if self.jvm is None or self._command is None or not can_become(self._command, command):
-            raise SparkError("the JVM that has waited was started in another way")
+            raise SparkError("the waiting JVM was started with other options")
         await send_line(self.jvm, job_line(command, more))
         return self.jvm
 
     async def become_python(self, command: Command, more: Mapping[str, str], directory: Path) -> ChildProcess:
-        """Tell Python what to run, and where; raises as :meth:`become_jvm`."""
+        """Let Python run ``command`` in ``directory``. Raises the same errors as :meth:`become_jvm`."""
         if self.python is None:
-            raise SparkError("no Python has waited")
+            raise SparkError("there is no waiting Python process")
         await run_pipeline(self.python, command, more, directory)
         return self.python
 
     def mount(self, job_id: str, checkpoints: tuple[Path, ...]) -> None:
-        """Show both what is the job's and not only this attempt's; raises ``SandboxRefused``. Blocks."""
+        """Mount the job's checkpoints into the boxes of both. Blocks.
+
+        Raises:
+            SandboxRefused: this machine does not support it, or a process has ended.
+        """
         for each in checkpoints:
             (self.checkpoints / each.name).mkdir()
         for process in (self.jvm, self.python):
@@ -226,7 +238,7 @@ class WaitingDriver:
             self.jvm.watch(checkpoints)
 
     async def end(self) -> None:
-        """End both."""
+        """Kill both."""
         for process in (self.jvm, self.python):
             if process is not None:
                 await process.stop(0)

@@ -171,7 +171,7 @@ class JvmProgram:
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def command(self, spark: SparkRuntime, env: Mapping[str, str], argfile: Path) -> Command:
-        """The command that starts it, with its options and properties in ``argfile``."""
+        """The command that starts the program, with its options and properties in ``argfile``."""
         properties = (f"-D{key}={value}" for key, value in sorted(self.properties.items()))
         content = argument_file([*self.options, *properties, "-cp", spark.distribution.class_path])
         argv = (str(spark.java.executable), f"@{argfile}", self.main, *self.arguments)

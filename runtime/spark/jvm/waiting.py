@@ -41,10 +41,10 @@ def waiting_command(
         temp_dir: its temporary directory, in which it creates :data:`READY`.
         argfile: the file for its options.
     """
-    return JvmProgram(_waiting(options), WAITING_ROOM, (str(temp_dir / READY),)).command(spark, env, argfile)
+    return JvmProgram(_waiting_options(options), WAITING_ROOM, (str(temp_dir / READY),)).command(spark, env, argfile)
 
 
-def _waiting(options: tuple[str, ...]) -> tuple[str, ...]:
+def _waiting_options(options: tuple[str, ...]) -> tuple[str, ...]:
     agents = [option for option in options if option.startswith(AGENT_OPTION)]
     if len(agents) != 1:
         raise SparkError("a JVM without Sluice's Java agent cannot wait for a job")
@@ -58,7 +58,7 @@ def can_become(waiting: Command, command: Command) -> bool:
         waiting.jvm is not None
         and command.jvm is not None
         and waiting.argv[0] == command.argv[0]
-        and waiting.jvm.options == _waiting(command.jvm.options)
+        and waiting.jvm.options == _waiting_options(command.jvm.options)
     )
 
 

@@ -71,7 +71,7 @@ def make_class_archive(
     try:
         make_once(
             archive,
-            lambda: _put(archive, lambda work, made: chosen(java, spark, work, made)),
+            lambda: _create_and_store(archive, lambda work, made: chosen(java, spark, work, made)),
             lock="classes.lock",
             consequence=f"the class archive {archive} is created again",
         )
@@ -82,7 +82,7 @@ def make_class_archive(
     return archive
 
 
-def _put(archive: Path, make: Callable[[Path, Path], None]) -> None:
+def _create_and_store(archive: Path, make: Callable[[Path, Path], None]) -> None:
     """Create an archive next to its final path, and move it there atomically."""
     directory = archive.parent
     for leftover in directory.glob(f"{_WORK}*"):  # of a killed process

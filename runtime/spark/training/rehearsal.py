@@ -118,7 +118,7 @@ class Rehearsal:
         except TimeoutError as error:
             raise ClassArchiveFailed(f"the rehearsal took longer than {TIMEOUT_SECONDS} s") from error
         except SluiceError as error:
-            raise ClassArchiveFailed(f"{error.what}; {self._told()}") from error
+            raise ClassArchiveFailed(f"{error.what}; {self._output_tail()}") from error
         finally:
             await asyncio.gather(*(process.stop(0) for process in self._started))
             await self._bridge.close()
@@ -247,7 +247,7 @@ class Rehearsal:
         if ended.code != 0:
             raise ClassArchiveFailed(f"the pipeline ended with {ended}")
 
-    def _told(self) -> str:
+    def _output_tail(self) -> str:
         """The end of the output of its processes, which contains no secrets."""
         logs = (self._work / f"{name}.log" for name in ("python", "driver", "executor"))
         return " | ".join(log.read_text(errors="replace")[-_TOLD_CHARACTERS:].strip() for log in logs if log.exists())

@@ -114,5 +114,5 @@ async def test_one_that_has_ended_runs_nothing(app: Path) -> None:
         argv, env={"PATH": os.defpath}, cwd=app, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL
     )
     assert (await process.wait()).code == 3
-    with pytest.raises(OSError, match="it has ended"):
+    with pytest.raises(OSError, match="the process has ended"):
         await run_pipeline(process, Command((sys.executable, str(app / "pipeline.py")), {}, {}), {}, app)
