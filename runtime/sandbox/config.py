@@ -19,33 +19,33 @@ class IsolationLevel(enum.StrEnum):
 
 
 class IsolationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How jobs are isolated, and the limits of each process of a job that no job may exceed."""
+    """The isolation of jobs, and the resource limits of each process of a job."""
 
     level: IsolationLevel = IsolationLevel.SANDBOX
-    """``sandbox``; ``uid`` (only as root); ``none``: jobs can do what their TaskManager can."""
+    """``sandbox``; ``uid`` (only as root); ``none``: jobs have the rights of their TaskManager."""
     bwrap: str = ""
-    """Path of bubblewrap; empty: the distribution's, else the one that was installed with Sluice."""
+    """Path of bubblewrap; empty: the distribution's, or else the one installed with Sluice."""
     read_only: tuple[str, ...] = ()
-    """Absolute paths that every job may read besides its own."""
+    """Absolute paths that every job may read in addition to its own."""
     writable: tuple[str, ...] = ()
-    """Absolute paths that every job may write: jobs can exchange files there. Jobs with networks of their own (section
-    ``[egress]``) cannot make sockets there."""
+    """Absolute paths that every job may write, so that jobs can exchange files. Jobs with private networks (section
+    ``[egress]``) cannot create sockets there."""
     max_processes: int = 4096
-    """Processes and threads of one process of a job and all that it starts."""
+    """Maximum number of processes and threads of one process of a job, including all that it starts."""
     max_open_files: int = 65536
-    """Open files of each process; at most what the process that starts it may have."""
+    """Maximum number of open files of each process, within the limit of the process that starts it."""
     disk_mb: int = 20480
-    """MiB of files that one process of a job may keep; a driver's JVM and Python together."""
+    """Maximum size in MiB of the files of one process of a job; a driver's JVM and Python count together."""
     max_files: int = 200_000
-    """Files, directories and links that one process of a job may keep."""
+    """Maximum number of files, directories and links of one process of a job."""
     log_mb: int = 1024
-    """MiB of one log file while its job runs; the last 16 MiB of it are kept afterwards."""
+    """Maximum size in MiB of one log file while its job runs. Afterwards, its last 16 MiB are kept."""
     tmp_mb: int = 1024
-    """MiB of ``/tmp``, and of ``/dev/shm``; both are in memory."""
+    """Size in MiB of ``/tmp``, and of ``/dev/shm``; both are in memory."""
     memory_overhead_mb: int = 0
-    """MiB that a JVM of a job may use besides its heap and the memory of its Python workers; 0: as Spark's
+    """Memory in MiB that a JVM of a job may use in addition to its heap and its Python workers; 0: as Spark's
     memoryOverhead, 10 % of the heap, at least 384."""
     python_worker_memory_mb: int = 1024
-    """MiB for the Python workers of each core of an executor; the cores share it."""
+    """Memory in MiB for the Python workers of each core of an executor; the cores share it."""
     driver_python_memory_mb: int = 4096
-    """MiB that the Python process of a driver and all that it starts may use."""
+    """Maximum memory in MiB of a driver's Python process, including all that it starts."""

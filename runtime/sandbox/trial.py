@@ -173,12 +173,12 @@ def _try(walls: Walls, *, own_uids: bool) -> None:
         said = run.stderr.strip()[-MAX_COMPLAINT_CHARACTERS:]
         why = said or f"exit code {run.returncode}"
         raise SandboxUnavailable(f"the sandbox does not work: {why}", remedy(said, Restrictions.read()))
-    seen = _told(run.stdout)
+    seen = _parse_output(run.stdout)
     if leak := _leak(seen, box):
         raise SandboxUnavailable(f"the sandbox does not hold: {leak}", f"check isolation.bwrap, {WITHOUT}")
 
 
-def _told(output: str) -> dict[str, str]:
+def _parse_output(output: str) -> dict[str, str]:
     words = output.split()
     return dict(zip(words[::2], words[1::2], strict=False))
 

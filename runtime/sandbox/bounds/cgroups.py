@@ -87,7 +87,7 @@ class ControlGroups:
         """The parent directory of new groups by controller, and whether these are cgroup v2 directories."""
         own = _own_groups(kernel_text(proc / "self/cgroup"))
         unified = _unified(root, own.get(""))
-        return (unified, True) if unified else (_separate(root, own), False)
+        return (unified, True) if unified else (_v1_parents(root, own), False)
 
     def usable(self) -> bool:
         """Whether a group can be created. Creates one and removes it."""
@@ -147,7 +147,7 @@ class BoxGroup:
         for directory in self.directories:
             directory.mkdir(mode=0o755)
         for directory in self.directories:
-            for name, value, needed in _for(directory, settings):
+            for name, value, needed in _settings_in(directory, settings):
                 try:
                     _write(directory / name, value)
                 except OSError:
@@ -258,7 +258,9 @@ def settings(
     return found
 
 
-def _for(directory: Path, settings: Mapping[str, tuple[tuple[str, str, bool], ...]]) -> Iterator[tuple[str, str, bool]]:
+def _settings_in(
+    directory: Path, settings: Mapping[str, tuple[tuple[str, str, bool], ...]]
+) -> Iterator[tuple[str, str, bool]]:
     """The settings of the controllers whose files exist in ``directory``."""
     for each in settings.values():
         if (directory / each[0][0]).exists():
@@ -276,7 +278,7 @@ def _own_groups(text: str) -> dict[str, str]:
     return found
 
 
-def _separate(root: Path, own: Mapping[str, str]) -> dict[str, Path]:
+def _v1_parents(root: Path, own: Mapping[str, str]) -> dict[str, Path]:
     """The parent directories in cgroup v1, which has a hierarchy for each controller or for several together."""
     found = {}
     for controller in CONTROLLERS:
@@ -307,7 +309,7 @@ def _unified(root: Path, own: str | None) -> dict[str, Path]:
         if not {"memory", "pids"} <= set(wanted) or not os.access(parent / "cgroup.subtree_control", os.W_OK):
             continue
         try:
-            _give(parent, wanted)
+            _enable_controllers(parent, wanted)
         except OSError as error:
             _LOG.info("cannot create control groups in %s: %s", parent, error)
             continue
@@ -320,7 +322,7 @@ def _is_below(directory: Path) -> bool:
     return (directory / "cgroup.type").exists()
 
 
-def _give(directory: Path, controllers: Sequence[str]) -> None:
+def _enable_controllers(directory: Path, controllers: Sequence[str]) -> None:
     """Enable ``controllers`` for the child groups of ``directory``; moves its own processes to :data:`PROCESSES`."""
     if set(controllers) <= set(kernel_text(directory / "cgroup.subtree_control").split()):
         return

@@ -5,7 +5,7 @@ Usage::
     guard = Guard(limits, Subject("the executor"), directories=[work], logs=[stdout, stderr])
     child = await ChildProcess.start(…, guard=guard)
     await child.wait()
-    child.excess  # why it was killed, if it exceeded a bound
+    child.excess  # why it was killed, if it exceeded a limit
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def first_excess(
         wait = max(pause, (clock() - began) / SHARE_OF_TIME)
 
 
-def _made(groups: ControlGroups | None, limits: Limits) -> BoxGroup | None:
+def _make_group(groups: ControlGroups | None, limits: Limits) -> BoxGroup | None:
     """Create the group of a box; None: no group can be created, and the box is watched instead."""
     try:
         return groups.make(limits) if groups is not None else None
@@ -103,7 +103,7 @@ class Guard:
         self._logs = [os.dup(log.fileno()) for log in logs]
         self._swaps = has_swap()
         self._unlinked_memory = 0
-        self._group = _made(groups, limits)
+        self._group = _make_group(groups, limits)
 
     def give_way(self) -> None:
         """Let the box use only idle processor time until :meth:`take_share`.
@@ -146,13 +146,13 @@ class Guard:
         rounds = (repeat(_QUICK, self.measure, ROUND_SECONDS), repeat(_WALKS, self.measure_files, DISK_ROUND_SECONDS))
         try:
             done, _ = await asyncio.wait(rounds, return_when=asyncio.FIRST_COMPLETED)
-            self.reason = self.reason or self._said(next(iter(done)))
+            self.reason = self.reason or self._reason_of(next(iter(done)))
             return self.reason
         finally:
             for each in rounds:
                 each.cancel()
 
-    def _said(self, done: asyncio.Future[str]) -> str:
+    def _reason_of(self, done: asyncio.Future[str]) -> str:
         error = done.exception()
         if error is None:
             return done.result()

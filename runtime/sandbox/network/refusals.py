@@ -51,7 +51,7 @@ class Refusals:
         """Write a row for the refusal, or count it for a later row."""
         key = replace(refusal, count=1)
         known = self._kinds.get(key)
-        if known is None and not self._may_be_told():
+        if known is None and not self._may_have_row():
             key = self._other(refusal.protocol)
             known = self._kinds.get(key)
         if known is not None:
@@ -96,7 +96,7 @@ class Refusals:
         if self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
 
-    def _may_be_told(self) -> bool:
+    def _may_have_row(self) -> bool:
         """Whether a new kind may get its own row, by the number of current kinds and the rate of new ones."""
         now = self._clock()
         self._left = min(MAX_KINDS, self._left + NEW_KINDS_A_SECOND * (now - self._filled))

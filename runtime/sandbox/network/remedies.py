@@ -10,8 +10,8 @@ _BY_COMPLAINT = {
     "did not hand over": "start it with Linux 5.14 or newer, with CONFIG_SECCOMP_FILTER",
     "pidfd_getfd": f"as root add CAP_SYS_PTRACE; in a container use compose/seccomp.json (see {CONTAINERS})",
     "process_vm_readv": f"as root add CAP_SYS_PTRACE; in a container use compose/seccomp.json (see {CONTAINERS})",
-    "root is without": "add these capabilities, or run as an ordinary user",
-    "a program in it says": "check that nothing else (such as kernel.yama.ptrace_scope = 3) forbids pidfd_getfd",
+    "root lacks": "add these capabilities, or run as an ordinary user",
+    "a test program printed": "check that nothing else (such as kernel.yama.ptrace_scope = 3) forbids pidfd_getfd",
 }
 
 

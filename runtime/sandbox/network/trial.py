@@ -97,7 +97,7 @@ def try_network(make_box: Callable[[NetworkAttachment], Box], *, uid: int | None
             error contains the cause and a remedy.
     """
     if uid is not None and (missing := [name for name, bit in ROOTS_RIGHTS.items() if not rights >> bit & 1]):
-        raise _unavailable(f"root is without the capabilities {', '.join(missing)}")
+        raise _unavailable(f"root lacks the capabilities {', '.join(missing)}")
     _try_calls()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(TRIAL_SECONDS)
@@ -112,7 +112,7 @@ def try_network(make_box: Callable[[NetworkAttachment], Box], *, uid: int | None
             network.close()
     wanted = f"{_GREETING.decode()}|[Errno {errno.EACCES}] {os.strerror(errno.EACCES)}"
     if said != wanted:
-        raise _unavailable(f"a program in it says {said[-MAX_COMPLAINT_CHARACTERS:]!r}, not {wanted!r}")
+        raise _unavailable(f"a test program printed {said[-MAX_COMPLAINT_CHARACTERS:]!r}, not {wanted!r}")
 
 
 def _try_calls() -> None:

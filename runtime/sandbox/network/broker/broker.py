@@ -132,7 +132,7 @@ class BoxCalls:
         poll = select.poll()
         poll.register(self._listener, select.POLLIN)
         events = sum(events for _, events in poll.poll(0))
-        if not events & select.POLLIN:  # a signal may have interrupted the call meanwhile
+        if not events & select.POLLIN:  # a signal interrupted the pending call
             if events & select.POLLHUP:  # the box has no processes left
                 self.close()
             return

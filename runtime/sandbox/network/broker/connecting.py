@@ -99,7 +99,7 @@ class CallHandler:
 
     async def connect(self, call: Call) -> int:
         """Answer a ``connect`` call; return the error number, or 0."""
-        if self._shut():
+        if self._gate_is_closed():
             return errno.EACCES
         sockaddr = call.sockaddr()
         own = call.namespace == self._context.cookie
@@ -128,7 +128,7 @@ class CallHandler:
         if (owed := self._owed(call)) is not None:
             return owed
         try:
-            error = await self._patiently(call, lambda: connect_unix(call, sockaddr, self._context.uid))
+            error = await self._connect_without_blocking(call, lambda: connect_unix(call, sockaddr, self._context.uid))
         except OSError as failure:
             error = failure.errno or errno.EPERM
         name = foreign_name(sockaddr)
@@ -139,7 +139,7 @@ class CallHandler:
     async def _connect_tcp(self, call: Call, sockaddr: bytes, *, own: bool) -> int:
         if (owed := self._owed(call)) is not None:
             return owed
-        if not own and (answer := self._about_given(call)) is not None:
+        if not own and (answer := self._repeated_connect(call)) is not None:
             return answer
         address, port = parse(sockaddr, call.socket.family)
         name = self._context.names.name_of(address)
@@ -154,12 +154,12 @@ class CallHandler:
         if isinstance(decision, HostAddress):
             return await self._connect_outside(call, wanted, decision)
         if own:
-            return await self._patiently(call, lambda: kernel.connect(call.socket.fileno(), sockaddr))
+            return await self._connect_without_blocking(call, lambda: kernel.connect(call.socket.fileno(), sockaddr))
         return self._refused(call, "tcp", NOT_ITS_OWN, errno.EINVAL)
 
     async def listen(self, call: Call) -> int:
         """Answer a ``listen`` call; return the error number, or 0."""
-        if self._shut():
+        if self._gate_is_closed():
             return errno.EACCES
         backlog = call.arguments[1] & 0x7FFFFFFF
         if call.namespace != self._context.cookie:
@@ -174,7 +174,7 @@ class CallHandler:
         with acting_as(self._context.uid):
             return kernel.listen(call.socket.fileno(), backlog)
 
-    def _shut(self) -> bool:
+    def _gate_is_closed(self) -> bool:
         gate = self._context.gate
         gate.refused += not gate.open
         return not gate.open
@@ -201,7 +201,7 @@ class CallHandler:
             _LOG.exception("the decision about a connection of a job failed; the connection is refused")
             return Refuse(errno.EACCES, "no_decision")
 
-    async def _patiently(self, call: Call, attempt: Callable[[], int]) -> int:
+    async def _connect_without_blocking(self, call: Call, attempt: Callable[[], int]) -> int:
         """Connect the program's own socket without blocking this thread, even if the socket is blocking."""
         fd = call.socket.fileno()
         if not os.get_blocking(fd):
@@ -250,7 +250,7 @@ class CallHandler:
             self._context.tracker.add(connection, made)
             return error
 
-    def _about_given(self, call: Call) -> int | None:
+    def _repeated_connect(self, call: Call) -> int | None:
         """The result of another ``connect`` on a socket of the machine; None: it may start a new connection."""
         if _is_connected(call.socket):
             return errno.EISCONN

@@ -99,7 +99,7 @@ class Tracker:
         left = ending
         thorough = False
         while left:
-            await asyncio.to_thread(self._break, left, thorough)
+            await asyncio.to_thread(self._reset, left, thorough)
             self._examine(left)
             left = [each for each in left if each.connection.id in self._open]
             if thorough and time.monotonic() > until:
@@ -155,9 +155,9 @@ class Tracker:
         if tracked.connection.to.recorded:
             self._rows.closed(tracked.connection, tracked.traffic, time.monotonic() - tracked.began, reason)
 
-    def _break(self, some: list[Tracked], thorough: bool) -> None:
+    def _reset(self, some: list[Tracked], thorough: bool) -> None:
         wanted = {each.inode: each.key.cookie for each in some}
-        # A descriptor may have been handed to a process outside, over a socket that the operator shows to jobs.
+        # The job may have passed a descriptor to a process outside, over a socket that the operator shows to jobs.
         for fd in take(None if thorough else self._namespace, set(wanted), thorough=thorough):
             with socket.socket(fileno=fd) as taken:
                 if cookie_of(taken) not in wanted.values():
