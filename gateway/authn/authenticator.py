@@ -159,7 +159,7 @@ class Authenticator:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=str(error)) from error
         # Browsers send cookies by themselves, so an access token in a cookie needs a CSRF token. A bearer does not.
         if by_cookie and found.csrf is None:
-            raise Unauthenticated(Refusal.NOT_ACCEPTED, reason="a pass that was not made for cookies")
+            raise Unauthenticated(Refusal.NOT_ACCEPTED, reason="an access token that was not made for cookies")
         return found if by_cookie else replace(found, csrf=None)
 
     def _session(self, text: str, *, by_cookie: bool) -> Authenticated:

@@ -1,4 +1,4 @@
-"""Credentials: API tokens, sessions, users and short-lived passes; how they are made, stored and revoked."""
+"""Credentials: API tokens, sessions, users and short-lived access tokens; how they are made, stored and revoked."""
 
 import lazy_loader
 

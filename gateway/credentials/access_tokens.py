@@ -1,6 +1,7 @@
-"""Passes: short-lived access tokens that callers get in exchange for a credential.
+"""Short-lived access tokens, which callers get in exchange for a credential.
 
-Envoy verifies them by itself, without asking the auth service. A pass is a JWT (RFC 7519) signed with ES256. Claims:
+Envoy verifies them by itself, without asking the auth service. An access token is a JWT (RFC 7519) signed with ES256.
+Claims:
 
 ==========  ==========================================================================================================
 ``iss``     ``sluice-gateway``
@@ -8,20 +9,20 @@ Envoy verifies them by itself, without asking the auth service. A pass is a JWT 
 ``sub``     the principal's name
 ``roles``   its roles
 ``role``    the one role that alone grants exactly what all roles grant together. **Absent** when there is no such role,
-            or when ``scope`` narrows the pass: then comparing strings is not enough, and Envoy asks the auth service
+            or when ``scope`` narrows the token: then comparing strings is not enough, and Envoy asks the auth service
 ``groups``  its groups
 ``method``  how it was authenticated
-``cred``    the public id of the credential that was exchanged for the pass
+``cred``    the public id of the credential that was exchanged for the token
 ``kind``    the kind of that credential
 ``all``     only with ``role``: the operations granted on resources of every owner, separated by spaces
 ``own``     only with ``role``: the operations granted on the principal's own resources only, separated by spaces. REST
             allows nothing beyond ``all`` and ``own``
-``scope``   the operations that the pass is limited to; absent: everything that the roles grant
-``csrf``    for passes in cookies: the value that header ``x-sluice-csrf`` must have in unsafe requests
-``jti``     the id of the pass
+``scope``   the operations that the token is limited to; absent: everything that the roles grant
+``csrf``    for tokens in cookies: the value that header ``x-sluice-csrf`` must have in unsafe requests
+``jti``     the id of the token
 ==========  ==========================================================================================================
 
-and ``iat``, ``exp``. Revocations match ``jti``, ``cred`` and ``sub``, never the text of the pass, because an ES256
+and ``iat``, ``exp``. Revocations match ``jti``, ``cred`` and ``sub``, never the text of the token, because an ES256
 signature has several encodings.
 """
 
@@ -58,28 +59,28 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110 section 9.2.1) and need no CSRF token."""
 
 ROLE_DECIDES = "role-decides"
-"""In the JOSE header (``cty``) of passes with a ``role``, followed by the policy's digest. A proxy uses it only to
-select the route."""
+"""In the JOSE header (``cty``) of access tokens with a ``role``, followed by the policy's digest. A proxy uses it only
+to select the route."""
 
 _JTI_BYTES = 12
 
 
 def role_decides(policy: str) -> str:
-    """The ``cty`` of passes with a ``role``, issued under the policy with this digest."""
+    """The ``cty`` of access tokens with a ``role``, issued under the policy with this digest."""
     return f"{ROLE_DECIDES}-{policy}"
 
 
 def role_access_token_prefix(policy: str) -> str:
-    """The first characters of all passes with a ``role`` that were issued under this policy.
+    """The first characters of all access tokens with a ``role`` that were issued under this policy.
 
-    Passes of another policy have another prefix; for those, Envoy asks the auth service. With
+    Access tokens of another policy have another prefix; for those, Envoy asks the auth service. With
     :data:`~sluice.gateway.authz.policy.DIGEST_CHARACTERS` as they are, the prefix is a whole number of base64 groups.
     """
     return base64.urlsafe_b64encode(f'{{"alg":"{ALGORITHM}","cty":"{role_decides(policy)}",'.encode()).decode()
 
 
 class InvalidAccessToken(Exception):
-    """The text is not a valid pass of this gateway, or the pass has expired. The message is for the log."""
+    """The text is not a valid access token of this gateway, or the token has expired. The message is for the log."""
 
 
 class _Claims(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +111,7 @@ def issue(
     csrf: str = "",
     not_after: float | None = None,
 ) -> tuple[str, Authenticated]:
-    """Issue a pass for ``principal`` that expires at ``not_after`` at the latest.
+    """Issue an access token for ``principal`` that expires at ``not_after`` at the latest.
 
     Returns its text, and the result that verifying it would give.
     """
@@ -147,15 +148,15 @@ def issue(
 
 
 def verify(text: str, keys: AccessTokenKeys, *, now: float) -> Authenticated:
-    """Verify the pass ``text`` and return its principal. The caller must check revocations.
+    """Verify the access token ``text`` and return its principal. The caller must check revocations.
 
-    ``csrf`` of the result is None for a pass that was not issued for a cookie.
+    ``csrf`` of the result is None for an access token that was not issued for a cookie.
 
     Raises:
-        InvalidAccessToken: the text is not a valid pass of this gateway.
+        InvalidAccessToken: the text is not a valid access token of this gateway.
     """
     if len(text) > MAX_ACCESS_TOKEN_CHARACTERS:
-        raise InvalidAccessToken("not of a pass's shape")
+        raise InvalidAccessToken("not of an access token's shape")
     try:
         header = read_header(text)
         key = keys.find(header.kid or "")
@@ -163,7 +164,7 @@ def verify(text: str, keys: AccessTokenKeys, *, now: float) -> Authenticated:
             raise InvalidAccessToken("not signed with a key of this gateway")
         claims = verified_claims(text, key.private.public_key(), ALGORITHM, _Claims)
     except InvalidJwt as error:
-        raise InvalidAccessToken(f"not a pass of this gateway: {error}") from error
+        raise InvalidAccessToken(f"not an access token of this gateway: {error}") from error
     if claims.iss != ISSUER or claims.aud != AUDIENCE:
         raise InvalidAccessToken("made for another purpose")
     if now >= claims.exp + LEEWAY_SECONDS:

@@ -35,7 +35,7 @@ CONNECT_PREFIXES = ("/spark.connect.SparkConnectService/", "/arrow.flight.protoc
 
 _JTI_BYTES = 12
 _ACCESS_TOKEN_ONLY = frozenset({"method", "all", "own"})
-"""Claims of passes; assertions omit them."""
+"""Claims of access tokens; assertions omit them."""
 
 
 def publish_keys(home: Home, keys: AccessTokenKeys) -> None:

@@ -18,7 +18,7 @@ class Authenticated:
         expires_at: when the credential expires, in seconds since the epoch.
         csrf: the CSRF token that unsafe requests must repeat; None when the credential is not a cookie.
         session: the session, when the request presented one.
-        access_token_id: the id of the pass, when the request presented one.
+        access_token_id: the id of the access token, when the request presented one.
     """
 
     principal: Principal

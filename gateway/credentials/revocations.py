@@ -1,4 +1,4 @@
-"""Revocations: one set for tokens, passes, sessions, users and certificates.
+"""Revocations: one set for API tokens, access tokens, sessions, users and certificates.
 
 The set is an append-only file with one line per action, written by the auth service and by the ``sluice`` command.
 Readers follow it and see a new line within :data:`POLL_SECONDS`. An entry expires when the revoked credential would
@@ -93,9 +93,10 @@ class RevocationSet:
         return tuple(each for each in self.entries.values() if now < each.until)
 
     def refuses(self, *, name: str, credential: Credential, now: float, jti: str = "") -> Revocation | None:
-        """The revocation that applies to this name, this credential or the pass ``jti``; None without one."""
+        """The revocation that applies to this name, this credential or the access token ``jti``; None without one."""
         keys: tuple[tuple[str, str], ...] = (("user", name), ("pass", jti), (credential.kind, credential.id))
-        found = (self.entries.get(key) for key in keys if key[1])  # a JWT has no id: only its user or pass is revoked
+        # A JWT of an issuer has no id: only its user or its access token can be revoked.
+        found = (self.entries.get(key) for key in keys if key[1])
         return next((each for each in found if each is not None and now < each.until), None)
 
 

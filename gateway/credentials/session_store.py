@@ -46,7 +46,7 @@ def revoke_sessions(
 ) -> list[SessionRecord]:
     """Revoke the sessions for which ``wanted`` is true, from outside the auth service; returns them.
 
-    The sessions end at the auth service, and their passes end wherever passes are checked.
+    The sessions end at the auth service, and their access tokens end wherever access tokens are checked.
     """
     moment = time.time() if now is None else now
     revocations = Revocations.of(home)

@@ -1,8 +1,8 @@
-"""The signing keys of passes: created here, never sent to other machines, rotated without interruption.
+"""The signing keys of access tokens: created here, never sent to other machines, rotated without interruption.
 
-A key is published before it signs, and stays published until the last pass that it signed has expired. Verifiers (Envoy
-with an inline key set, REST with a file) therefore never see a pass of an unknown key. :func:`plan` decides what to do,
-from the ages of the keys only.
+A key is published before it signs, and stays published until the last token that it signed has expired. Verifiers
+(Envoy with an inline key set, REST with a file) therefore never see an access token of an unknown key. :func:`plan`
+decides what to do, from the ages of the keys only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROTATE_AFTER = dt.timedelta(hours=24)
 PUBLISH_AHEAD = dt.timedelta(seconds=60)
 """How long a key is published before it signs."""
 RETAIN = dt.timedelta(minutes=15)
-"""How long a key stays published after its successor started signing: longer than the lifetime of any pass."""
+"""How long a key stays published after its successor started signing: longer than the lifetime of any access token."""
 MAX_KEY_BYTES = 4096
 
 _FILE = re.compile(r"([0-9]{10,12})-([0-9a-f]{16})\.pem")

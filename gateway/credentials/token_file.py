@@ -73,7 +73,7 @@ class TokenStore:
             book = self.read().revoke(identifier, now=time.time())
             self._file.write(book)
         record = book.find(identifier)
-        # Also ends its passes. The token is revoked already, even if this fails.
+        # Also ends its access tokens. The token is revoked already, even if this fails.
         self._revocations.revoke(("token", identifier), until=record.expires_at)
         # Also ends the sessions of browsers that signed in with it.
         revoke_sessions(self._home, lambda session: session.token == identifier)

@@ -196,5 +196,6 @@ class UserStore:
         self._end_sessions(name)
 
     def _end_sessions(self, name: str) -> None:
-        # The auth service ends the sessions by itself. This revokes their passes, which Envoy verifies without asking.
+        # The auth service ends the sessions by itself. This revokes their access tokens, which Envoy verifies without
+        # asking.
         revoke_sessions(self._home, lambda record: record.name == name and record.method == "user")

@@ -76,6 +76,6 @@ def edge_resources(documents: Mapping[str, Mapping[str, Mapping[str, object]]]) 
 
 
 def extension_resources(jwks: Mapping[str, object], revoked: Iterable[tuple[str, str]]) -> dict[str, Resources]:
-    """Filter configuration that also applies to open connections: keys of passes, and revoked (kind, id) pairs."""
-    passes = from_json(EXTENSION, access_token_filter(json.dumps(jwks)))
-    return {EXTENSION: Resources.of({ACCESS_TOKEN: passes, REVOCATIONS: revocation_filter(revoked)})}
+    """Filter configuration that also applies to open connections: access token keys, and revoked (kind, id) pairs."""
+    access_tokens = from_json(EXTENSION, access_token_filter(json.dumps(jwks)))
+    return {EXTENSION: Resources.of({ACCESS_TOKEN: access_tokens, REVOCATIONS: revocation_filter(revoked)})}

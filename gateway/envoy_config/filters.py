@@ -1,11 +1,12 @@
 """The HTTP filters, in the order in which they process a request.
 
-1. Envoy verifies a pass (bearer or cookie) and copies its claims to metadata and headers.
+1. Envoy verifies a short-lived access token (bearer or cookie) and copies its claims to metadata and headers.
 2. Refuses revoked callers; the revocations come by ECDS, so they also apply to open connections.
 3. Rate limits, before the auth service, which they protect too.
-4. Saves the text of a pass in a cookie for REST, which verifies it again.
-5. Without a pass that has a sole role, the auth service decides (opaque tokens, certificates, other passes).
-6. Where an operation depends on more than the role, the auth service decides for passes with a sole role, too.
+4. Saves the text of an access token that came in a cookie for REST, which verifies it again.
+5. Without an access token that has a sole role, the auth service decides (opaque tokens, certificates, other access
+   tokens).
+6. Where an operation depends on more than the role, the auth service decides for access tokens with a sole role, too.
 7. Allows what the policy grants to the role, or what the auth service has granted. Denies by default.
 """
 
@@ -23,7 +24,7 @@ from sluice.gateway.envoy_config.limits import rate_limit
 from sluice.pki.assertions import ACCESS_TOKEN_SCHEME, HEADER as ASSERTION
 
 ACCESS_TOKEN_CACHE_SIZE = 1000
-"""Number of verified passes that each worker caches."""
+"""Number of verified access tokens that each worker caches."""
 
 JWT_NAMESPACE = "envoy.filters.http.jwt_authn"
 EXT_AUTHZ_NAMESPACE = "envoy.filters.http.ext_authz"
@@ -38,7 +39,7 @@ REVOCATIONS = "revocations"
 ACCESS_TOKEN = "pass"  # noqa: S105  the name of a filter
 """Names of filters; routes refer to these names."""
 ROLE_ACCESS_TOKEN = "role-pass"  # noqa: S105  likewise
-"""The JWT requirement of routes for passes with a sole role."""
+"""The JWT requirement of routes for access tokens with a sole role."""
 
 _JWT_AUTHN = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication"
 _JWT_AUTHN_PER_ROUTE = "envoy.extensions.filters.http.jwt_authn.v3.PerRouteConfig"
@@ -56,7 +57,7 @@ def http_filters(config: GatewayConfig) -> list[dict[str, object]]:
     Two of them come by ECDS, so changes apply to open connections at once. A changed listener would drain the
     connections instead.
     """
-    # For a pass with a sole role, the auth service need not be asked.
+    # For an access token with a sole role, the auth service need not be asked.
     no_sole_role = {
         "filter": JWT_NAMESPACE,
         "path": _ROLE_IN_ACCESS_TOKEN,
@@ -83,7 +84,7 @@ def http_filters(config: GatewayConfig) -> list[dict[str, object]]:
 
 
 def decided_by_access_token(roles: Iterable[str], operation: str) -> Mapping[str, object]:
-    """Per route, for requests with a pass that has a sole role: the pass must be valid and have one of ``roles``.
+    """Per route, for requests with an access token that has a sole role: it must be valid and have one of ``roles``.
 
     The auth service is not asked, so its filter is disabled for speed. The role is compared as a header, which clients
     cannot write; the other claims are not copied to metadata.
@@ -102,7 +103,7 @@ def decided_by_access_token(roles: Iterable[str], operation: str) -> Mapping[str
 
 
 def granted_to(roles: Iterable[str], operation: str) -> dict[str, object]:
-    """Per route: allows passes with one of these roles, and requests for which the auth service granted ``operation``.
+    """Per route: allows access tokens with one of ``roles``, and requests that the auth service granted ``operation``.
 
     Envoy and the auth service parse the request separately, so the filter also compares that both found the same
     operation.
@@ -118,7 +119,7 @@ def granted_to(roles: Iterable[str], operation: str) -> dict[str, object]:
 
 
 def asked_always() -> dict[str, object]:
-    """Per route: the auth service also decides about passes with a sole role."""
+    """Per route: the auth service also decides about access tokens with a sole role."""
     return typed(_EXT_AUTHZ_PER_ROUTE, check_settings={})
 
 
@@ -137,14 +138,14 @@ def authenticated_route() -> Mapping[str, object]:
 
 
 def access_token_filter(jwks: str) -> dict[str, object]:
-    """Filter 1: verifies passes with this key set (JSON)."""
+    """Filter 1: verifies access tokens with this key set (JSON)."""
     common = {
         "issuer": ISSUER,
         "audiences": [AUDIENCE],
         "require_expiration": True,
         "clock_skew_seconds": LEEWAY_SECONDS,
         "local_jwks": {"inline_string": jwks},
-        # Kept for the auth service, which reads the pass again; routes remove it before REST.
+        # Kept for the auth service, which reads the access token again; routes remove it before REST.
         "forward": True,
         "from_headers": [{"name": "authorization", "value_prefix": "Bearer "}],
         "claim_to_headers": [
@@ -156,7 +157,7 @@ def access_token_filter(jwks: str) -> dict[str, object]:
         "jwt_cache_config": {"jwt_cache_size": ACCESS_TOKEN_CACHE_SIZE},
     }
     any_access_token = {**common, "from_cookies": [ACCESS_TOKEN_COOKIE], "payload_in_metadata": "pass"}
-    # An invalid pass counts as missing: filter 5 asks the auth service, which tells the caller the reason.
+    # An invalid access token counts as missing: filter 5 asks the auth service, which tells the caller the reason.
     either = [{"provider_name": ACCESS_TOKEN}, {"allow_missing_or_failed": {}}]
     return extension(
         ACCESS_TOKEN,
@@ -168,7 +169,7 @@ def access_token_filter(jwks: str) -> dict[str, object]:
 
 
 def access_token_from_cookie() -> dict[str, object]:
-    """Per route: saves the pass of the cookie as metadata, for the header that REST reads."""
+    """Per route: saves the access token from the cookie as metadata, for the header that REST reads."""
     rule = {
         "cookie": ACCESS_TOKEN_COOKIE,
         "on_header_present": {"metadata_namespace": ROUTE_NAMESPACE, "key": "pass", "type": "STRING"},

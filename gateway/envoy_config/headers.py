@@ -30,7 +30,7 @@ PRINCIPAL = "x-sluice-principal"
 CREDENTIAL = "x-sluice-credential"
 ACCESS_TOKEN_ID = "x-sluice-pass-id"  # noqa: S105  the name of a header
 ROLE = "x-sluice-role"
-"""The sole role of a verified pass."""
+"""The sole role of a verified access token."""
 OPERATION = "x-sluice-operation"
 REQUEST_ID = "x-sluice-request-id"
 """Headers that Envoy and the auth service write for each other and for REST."""
@@ -49,7 +49,7 @@ def header_mutations() -> list[dict[str, object]]:
     ]
     by_name: list[dict[str, object]] = [{"remove": name} for name in REMOVED_HEADERS]
     address = {"key": "x-forwarded-for", "value": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%"}
-    # The header that REST reads. A verified pass stays in it; otherwise the auth service overwrites it.
+    # The header that REST reads. A verified access token stays in it; otherwise the auth service overwrites it.
     credential = {"key": ASSERTION, "value": "%REQ(authorization)%"}
     written: list[dict[str, object]] = [
         {"append": {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}

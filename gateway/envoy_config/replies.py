@@ -56,7 +56,7 @@ def local_replies() -> dict[str, object]:
 
 
 def _to_sign_in() -> dict[str, object]:
-    """Redirects a browser navigation that Envoy refused because of its pass cookie to the auth service.
+    """Redirects a browser navigation that Envoy refused because of its access token cookie to the auth service.
 
     The auth service shows the sign-in page when the session was revoked, or says that the user lacks permission.
     Programs get the problem document.

@@ -48,10 +48,10 @@ class Grants:
     """The part of the policy that Envoy enforces.
 
     Attributes:
-        roles: role -> operations that it grants, including those granted on own resources only; REST reads in the pass
-            which ones these are, and compares the owner.
-        policy: the digest of the policy. Passes of another policy may have other owner rules, so Envoy asks the auth
-            service about them.
+        roles: role -> operations that it grants, including those granted on own resources only; REST reads in the
+            access token which ones these are, and compares the owner.
+        policy: the digest of the policy. Access tokens of another policy may have other owner rules, so Envoy asks the
+            auth service about them.
     """
 
     roles: Mapping[str, AbstractSet[str]]
@@ -63,13 +63,13 @@ class Grants:
 
     @property
     def with_access_token(self) -> _Condition:
-        """Condition: the request has a pass with a sole role, issued under this policy."""
+        """Condition: the request has an access token with a sole role, issued under this policy."""
         prefix = f"{ACCESS_TOKEN_SCHEME}{role_access_token_prefix(self.policy)}"
         return {"name": "authorization", "string_match": {"prefix": prefix}}
 
     @property
     def with_cookie(self) -> _Condition:
-        """Condition: the request has such a pass in a cookie. Requests with two are refused by an earlier route."""
+        """Condition: the request has such a token in a cookie. Requests with two are refused by an earlier route."""
         text = f"{ACCESS_TOKEN_COOKIE}={role_access_token_prefix(self.policy)}"
         return {"name": "cookie", "string_match": {"contains": text}}
 
@@ -203,10 +203,10 @@ def _discovery_routes(config: GatewayConfig) -> list[dict[str, object]]:
 
 
 def _operation_routes(config: GatewayConfig, route: Route, grants: Grants) -> list[dict[str, object]]:
-    """For reads, three routes: for sole-role passes in cookies, for other sole-role passes, and for all other callers.
+    """For reads, three routes: for sole-role access tokens in cookies, for the other ones, and for all other callers.
 
     For writes, Envoy always asks the auth service, which compares the CSRF token of callers with a cookie, and signs an
-    assertion for this one request, while a pass would be valid for many.
+    assertion for this one request, while an access token would be valid for many.
     """
     asked = _to_rest(config, route, {AUTHORIZATION: granted_to((), route.operation), ASK_ALWAYS: asked_always()})
     if route.method not in SAFE_METHODS:
@@ -219,7 +219,7 @@ def _operation_routes(config: GatewayConfig, route: Route, grants: Grants) -> li
 
 
 def _to_relay(route: Route, grants: Grants) -> list[dict[str, object]]:
-    """Two routes to the relay: for sole-role passes, and for all other callers.
+    """Two routes to the relay: for sole-role access tokens, and for all other callers.
 
     They come before the refusals, because gRPC declares no length.
     """
@@ -248,7 +248,7 @@ def _to_rest(
         "metadata": {"filter_metadata": {ROUTE_NAMESPACE: {"operation": route.operation}}},
         "request_headers_to_remove": list(REMOVED_TOWARDS_REST),
         "request_headers_to_add": [
-            # An existing value comes from the auth service, or is the verified pass.
+            # An existing value comes from the auth service, or is the verified access token.
             _added(ASSERTION, f"%DYNAMIC_METADATA({ROUTE_NAMESPACE}:pass)%", "ADD_IF_ABSENT"),
         ]
         if COOKIE in filters

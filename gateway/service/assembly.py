@@ -52,7 +52,7 @@ _LOG = logging.getLogger(__name__)
 
 MAX_ROUTE_LIST_BYTES = 1 << 20
 UPKEEP_SECONDS = 10.0
-"""How often the signing keys of passes are checked, and data in memory is written."""
+"""How often the signing keys of access tokens are checked, and data in memory is written."""
 
 
 def route_file(home: Home) -> Path:

@@ -83,14 +83,14 @@ class AuthApi:
         return response
 
     async def _exchange(self, request: AuthRequest, note: AuditNote) -> web.Response:
-        """Exchange a credential for a pass: as JSON, or for a browser as a cookie that scripts cannot read."""
+        """Exchange a credential for an access token: as JSON, or for a browser as a cookie that scripts cannot read."""
         who = await self._sign_in.who(_without_access_token_cookie(request))
         note.principal, note.credential = who.principal.name, who.principal.credential.id
         if who.access_token_id:
-            # Otherwise a stolen pass could be renewed forever, even after its credential has ended.
-            raise Refused(403, "a pass cannot be exchanged for another", "Exchange the credential itself.")
+            # Otherwise a stolen access token could be renewed forever, even after its credential has ended.
+            raise Refused(403, "an access token cannot be exchanged for another", "Exchange the credential itself.")
         text, seconds = self._sign_in.new_access_token(who)
-        note.reason = "exchanged a credential for a pass"
+        note.reason = "exchanged a credential for an access token"
         document: dict[str, object] = {"expires_in": int(seconds)}
         if who.csrf is not None:
             return _json(document, cookies=[access_token_cookie(text, max_age=seconds)])
@@ -117,7 +117,7 @@ class AuthApi:
 
 
 def _without_access_token_cookie(request: AuthRequest) -> AuthRequest:
-    """A browser sends its pass cookie with its session cookie; only the session may be exchanged."""
+    """A browser sends its access token cookie with its session cookie; only the session may be exchanged."""
     session = request.cookies.get(SESSION_COOKIE)
     if request.presented.authorization or session is None:
         return request

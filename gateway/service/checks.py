@@ -123,7 +123,7 @@ class CheckService:
             return error
 
     def _noted_use(self, who: Authenticated) -> str | None:
-        """Note the use of the credential; for a session cookie, returns a cookie with a new pass."""
+        """Note the use of the credential; for a session cookie, returns a cookie with a new access token."""
         token = who.principal.credential.token_id
         if token is not None and not who.access_token_id and self.sign_in.token_use is not None:
             self.sign_in.token_use.used(token)

@@ -1,4 +1,4 @@
-"""The handlers under ``/auth/``: sign-in and sign-out, passes, and device codes of the ``sluice`` command."""
+"""The handlers under ``/auth/``: sign-in, sign-out, short-lived access tokens, device codes of the ``sluice`` command."""
 
 import lazy_loader
 

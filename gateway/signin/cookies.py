@@ -31,7 +31,7 @@ def session_cookies(session: str, csrf: str, *, max_age: float) -> list[str]:
 
 
 def access_token_cookie(text: str, *, max_age: float) -> str:
-    """A ``Set-Cookie`` value with a pass, which is replaced every few minutes."""
+    """A ``Set-Cookie`` value with an access token, which is replaced every few minutes."""
     return set_cookie(ACCESS_TOKEN_COOKIE, text, max_age=max_age)
 
 

@@ -136,7 +136,7 @@ class Login:
         return redirect(attempt.return_to, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
 
     async def denied(self, request: AuthRequest, note: AuditNote) -> web.Response:
-        """``GET /auth/denied``: Envoy refused the pass in the browser's cookie; show the reason."""
+        """``GET /auth/denied``: Envoy refused the access token in the browser's cookie; show the reason."""
         back = return_path(request.query.get("return_to", "/"))
         try:
             who = await self._sign_in.who(request)

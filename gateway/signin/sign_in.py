@@ -1,4 +1,4 @@
-"""Sessions, passes and audit records for the handlers under ``/auth/``."""
+"""Sessions, access tokens and audit records for the handlers under ``/auth/``."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SignIn:
         return who
 
     def new_access_token(self, who: Authenticated) -> tuple[str, float]:
-        """Issue a pass for an authenticated caller; returns it with its lifetime in seconds."""
+        """Issue an access token for an authenticated caller; returns it with its lifetime in seconds."""
         now = self.clock()
         policy = self.authenticator.policy.get()
         text, made = issue(
@@ -83,7 +83,7 @@ class SignIn:
         return text, made.expires_at - now
 
     def renewed_cookie(self, who: Authenticated) -> str | None:
-        """A cookie with a new pass, for a browser with a session whose last pass has expired; None for others."""
+        """A cookie with a new access token, for a browser whose session's last one has expired; None for others."""
         if who.session is None or who.csrf is None:
             return None
         text, seconds = self.new_access_token(who)
@@ -94,12 +94,12 @@ class SignIn:
         await self.end_shown_session(request)
         record, text = await asyncio.to_thread(self.authenticator.sessions.begin, subject, "browser", request.address)
         cookies = session_cookies(text, record.csrf, max_age=self.config.session_lifetime)
-        # Includes the first pass, which also replaces a pass of the previous session.
+        # Includes the first access token, which also replaces an access token of the previous session.
         made, seconds = self.new_access_token(self.authenticator.of_session(record))
         return record.id, [*cookies, access_token_cookie(made, max_age=seconds)]
 
     async def end_shown_session(self, request: AuthRequest) -> SessionId | None:
-        """End the session whose cookie the request has, and all its passes; returns its id."""
+        """End the session whose cookie the request has, and all its access tokens; returns its id."""
         try:
             record = self.authenticator.sessions.authenticate(request.cookies.get(SESSION_COOKIE, ""))
         except NoSession:
@@ -108,8 +108,8 @@ class SignIn:
         return record.id
 
     async def end_session(self, identifier: SessionId, name: str, *, by: str = "") -> None:
-        """End a session and all its passes; ``by`` is the acting principal when it is not ``name``."""
-        # The passes first, which other processes check. If this fails, the session still exists for another try.
+        """End a session and all its access tokens; ``by`` is the acting principal when it is not ``name``."""
+        # The access tokens first, which other processes check. If this fails, the session still exists for another try.
         until = self.clock() + self.config.pass_lifetime + _RESERVED_SECONDS
         revoke = self.authenticator.revocations.revoke
         await asyncio.to_thread(revoke, ("session", identifier), until=until, by=by or name)

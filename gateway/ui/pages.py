@@ -107,7 +107,7 @@ class AdminPages:
         return redirect(f"{GATEWAY_PAGE}?done=session")
 
     async def revoke_token(self, request: AuthRequest, note: AuditNote, who: Authenticated) -> web.Response:
-        """Revoke an API token, its passes, and the sessions that began with it."""
+        """Revoke an API token, its access tokens, and the sessions that began with it."""
         try:
             record = await asyncio.to_thread(
                 TokenStore(self.home).revoke, TokenId(request.form.get("id", "")[:MAX_TEXT])

@@ -27,7 +27,7 @@ MAX_QUESTION_BYTES = MAX_CHECKED * 1024
 
 
 class StreamHolder(msgspec.Struct, frozen=True, order=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be revoked of a stream's caller: its name, its credential, and its pass.
+    """What can be revoked of a stream's caller: its name, its credential, and its access token.
 
     Also sent between a JobManager and the auth service.
     """

@@ -17,7 +17,7 @@ CertificateId = NewType("CertificateId", str)
 ForeignJwtId = NewType("ForeignJwtId", str)
 """Of a bearer JWT of an outside issuer."""
 Jti = NewType("Jti", str)
-"""Of a pass or assertion of the gateway (the claim ``jti``); empty when there is none."""
+"""Of an access token or assertion of the gateway (the claim ``jti``); empty when there is none."""
 
 CredentialKind = Literal["token", "session", "certificate", "jwt"]
 """API token; session of a browser or of ``sluice login``, however it was begun; client certificate; bearer JWT."""

@@ -4,11 +4,11 @@ The token is a JWT (RFC 7519) signed with ES256, in header :data:`HEADER`. Its c
 
 =========  ===========================================================================================================
 ``iss``    ``sluice-gateway``
-``aud``    whom it is for: ``sluice-rest``, ``sluice-connect``; in a pass that was let through ``sluice``
+``aud``    whom it is for: ``sluice-rest``, ``sluice-connect``; in a short-lived access token ``sluice``
 ``sub``    the principal's name
 ``roles``  its roles
 ``groups`` its groups
-``mth``    how it was authenticated (in a pass: ``method``)
+``mth``    how it was authenticated (in an access token: ``method``)
 ``cred``   the public id of its credential
 ``op``     the operation that was granted
 ``any``    whether it was granted whoever owns what it concerns; else for the principal's own alone
@@ -20,15 +20,15 @@ The token is a JWT (RFC 7519) signed with ES256, in header :data:`HEADER`. Its c
 ``jti``    its own id: an assertion is good for one request, once
 =========  ===========================================================================================================
 
-and ``iat``, ``exp``. A pass is for many requests until it expires; Envoy has checked
-revocations. In the place of ``op``, ``any``, ``htm``, ``htu`` and ``htq`` it has
+and ``iat``, ``exp``. An access token is valid for many requests until it expires; Envoy has checked
+revocations. Instead of ``op``, ``any``, ``htm``, ``htu`` and ``htq`` it has
 
 =========  ===========================================================================================================
-``all``    the operations that it is good for, whoever owns what they concern, and
-``own``    those that it is good for where the principal owns that; both are separated by spaces
+``all``    the operations that it grants on resources of every owner, separated by spaces
+``own``    the operations that it grants on the principal's own resources only, separated by spaces
 =========  ===========================================================================================================
 
-and it is never good for what changes something. No I/O here: keys come from a function that is passed in.
+and it never suffices for requests that change something. No I/O here: the caller passes a function that returns keys.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ MAX_POLICY_CHARACTERS = 64
 
 
 class AssertionClaims(msgspec.Struct, frozen=True, kw_only=True):
-    """The claims of an assertion or a pass on the wire, as the module's documentation lists them."""
+    """The claims of an assertion or an access token on the wire, as the module's documentation lists them."""
 
     iss: str
     aud: str
@@ -98,15 +98,15 @@ class AssertionClaims(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """A verified assertion or pass: a principal, and what it was granted with this request.
+    """A verified assertion or access token: a principal, and what it was granted with this request.
 
     Attributes:
         principal: the caller; without scopes, since the granted operations are listed.
-        request_id: as in the audit log; empty for a pass.
-        id: of the assertion or pass.
+        request_id: as in the audit log; empty for an access token.
+        id: of the assertion or access token.
         may_any: operations that are granted whoever owns what they concern.
         may_own: operations that are granted where the principal owns that.
-        bound: whether it is good for one request; a pass is good for many.
+        bound: whether it is valid for one request only; an access token is valid for many.
         policy: the SHA-256 of the policy file that granted it; empty: it does not say.
         operation: the operation of the request, as the server that got it determined; see :meth:`for_operation`.
     """
@@ -138,7 +138,7 @@ class Assertion:
         if operation not in self.may_any | self.may_own:
             raise AssertionRefused(f"{self.name} was not granted {operation}")
         if changes and not self.bound:
-            raise AssertionRefused(f"a pass is not enough for {operation}, which changes something")
+            raise AssertionRefused(f"an access token is not enough for {operation}, which changes something")
         return replace(self, operation=operation)
 
 
@@ -187,7 +187,7 @@ def decode_jwks(data: bytes) -> KeySet:
 
 
 def _granted(bound: bool, one: str, many: str) -> frozenset[str]:
-    """The operations of an assertion, or those of a pass; empty text grants nothing."""
+    """The operations of an assertion, or those of an access token; empty text grants nothing."""
     return frozenset([one] if bound and one else [] if bound else many.split())
 
 
@@ -247,7 +247,7 @@ class AssertionVerifier:
         """
         if len(values) != 1:
             raise AssertionRefused(f"{len(values)} assertions", "the gateway adds exactly one")
-        # A pass arrives with its scheme, as the client sent it: Envoy can copy a header, but not cut it.
+        # An access token arrives with its scheme, as the client sent it: Envoy can copy a header, but not cut it.
         claims = self._signed(values[0].removeprefix(ACCESS_TOKEN_SCHEME))
         now = self._clock()
         # 3. From the gateway, for here, for now (RFC 8725, 3.8 to 3.10).
@@ -261,7 +261,7 @@ class AssertionVerifier:
             raise AssertionRefused("the assertion names no principal")
         if max(len(claims.roles), len(claims.groups)) > MAX_LIST_ENTRIES:
             raise AssertionRefused("the assertion names too many roles or groups")
-        # 4. For this request only, once. A pass is for many requests, and Envoy has checked it each time.
+        # 4. For this request only, once. An access token is for many requests, and Envoy has checked it each time.
         bound = claims.aud != ACCESS_TOKEN_AUDIENCE
         if bound:
             path, _, query = target.partition("?")
