@@ -34,8 +34,8 @@ def end_of(ended: Exit, *, memory_mb: int, setting: str, kernel_killed: bool) ->
         return f"out of memory: its heap of {memory_mb} MiB is full ({ended}); raise {setting}"
     if ended.code in _KILLED and kernel_killed:
         return (
-            f"out of memory: the kernel killed it ({ended}), since the machine or container has no more beside its "
-            f"heap of {memory_mb} MiB; give that more memory, or lower {setting}"
+            f"out of memory: the kernel killed it ({ended}), as the machine or container has no memory left beyond "
+            f"its heap of {memory_mb} MiB; give the machine or container more memory, or lower {setting}"
         )
     return str(ended)
 

@@ -72,7 +72,7 @@ class SchedulingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         if len(set(names)) != len(names):
             raise ValueError("two queues have the same name")
         if OTHERS_NAME in names:
-            raise ValueError(f"{OTHERS_NAME!r} is the queue of jobs whose queue is not configured: take another name")
+            raise ValueError(f"{OTHERS_NAME!r} is reserved for jobs whose queue is not configured: choose another name")
         if len(names) > MAX_QUEUES:
             raise ValueError(f"there can be {MAX_QUEUES} queues at most")
         if sum(each.guaranteed for each in self.queues) > 1 + 1e-9:

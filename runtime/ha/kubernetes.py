@@ -87,7 +87,7 @@ class KubernetesElection:
                 said = ""
                 standing_by()
             except (ObjectConflict, RequestUnsettled, ObjectMissing, LeadershipLost) as error:
-                _LOG.info("the election goes on: %s", error)
+                _LOG.info("retrying the election: %s", error)
                 standing_by()
             except HaError as error:
                 if str(error) != said:

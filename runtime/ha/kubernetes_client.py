@@ -84,7 +84,7 @@ class KubernetesClient:
         if status == 404:
             raise ObjectMissing(f"Kubernetes has no {path}")
         if status == 409:
-            raise ObjectConflict(f"{path} was changed meanwhile")
+            raise ObjectConflict(f"{path} was changed since it was read")
         if status == 429 or status >= 500:
             raise RequestUnsettled(f"the Kubernetes API answered {method} {path} with status {status}")
         if not 200 <= status < 300:

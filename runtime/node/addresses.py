@@ -209,6 +209,6 @@ def require_reachable(host: str, setting: str) -> None:
         unspecified = not host
     if unspecified:
         raise AddressUnusable(
-            f"{setting} is {host!r}, which nobody can connect to",
+            f"{setting} is {host!r}, which other machines cannot connect to",
             "set it to a name or an address of this machine that other machines can connect to",
         )

@@ -46,7 +46,7 @@ class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if bool(self.url) == bool(self.url_file):
             raise ValueError("a webhook needs either url or url_file")
         if self.url and not is_https(self.url):
-            raise ValueError(f"url {self.url[:200]!r} must be as in https://chat.example.com/hooks/sluice")
+            raise ValueError(f"url {self.url[:200]!r} must be like https://chat.example.com/hooks/sluice")
         if urlsplit(self.url).query:
             raise ValueError("a url with a query is often a secret: put it into url_file")
 
@@ -85,7 +85,7 @@ class MailConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError(f"to must have 1 to {MAX_ADDRESSES} addresses")
         for address in (self.sender, *self.to):
             if not _ADDRESS.fullmatch(address):
-                raise ValueError(f"{address[:100]!r} is no address as in ops@example.com")
+                raise ValueError(f"{address[:100]!r} is not an address such as ops@example.com")
         if bool(self.user) != bool(self.password_file):
             raise ValueError("set both user and password_file, or neither")
         if not self.user.isprintable() or not self.user.isascii():

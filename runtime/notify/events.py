@@ -164,7 +164,7 @@ def trial(now: float) -> Event:
         key=_key("test", f"{now:.3f}"),
         subject="test",
         what="This is a test. Nothing happened.",
-        action="Nothing is to be done: notifications arrive here.",
+        action="No action is needed: notifications arrive here.",
         at=now,
         once=True,
     )

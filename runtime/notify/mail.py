@@ -149,7 +149,7 @@ class _Budget:
         """Use up ``count`` bytes; raises :class:`OSError` when there are not enough."""
         self._bytes -= count
         if self._bytes < 0:
-            raise OSError("the mail server says too much")
+            raise OSError("the replies of the mail server are too large")
 
 
 class _Replies:

@@ -72,7 +72,7 @@ class WebhookSender:
         # Errors contain neither the URL, which may be a secret, nor the server's answer, which may be anything.
         url = config.url or _line(config.url_file, "URL")
         if not is_https(url):
-            raise StoreError(f"{config.url_file} holds no URL as in https://chat.example.com/hooks/sluice")
+            raise StoreError(f"{config.url_file} holds no HTTPS URL such as https://chat.example.com/hooks/sluice")
         headers = {"content-type": "application/json"}
         if config.token_file:
             headers["authorization"] = f"Bearer {_line(config.token_file, 'bearer token')}"

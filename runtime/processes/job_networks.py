@@ -15,7 +15,7 @@ from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.taskmanager import NetworkOwner, Networks
 
 
-def job_networks(  # noqa: PLR0917  # what it makes them of
+def job_networks(  # noqa: PLR0917  # its dependencies
     stack: AsyncExitStack,
     home: Home,
     config: RuntimeConfig,

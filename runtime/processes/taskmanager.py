@@ -195,7 +195,7 @@ async def taskmanager(
         _LOG.info("TaskManager %s stops", identity.spiffe_id)
 
 
-async def _serve_besides(  # noqa: PLR0917  # what they are made of
+async def _serve_besides(  # noqa: PLR0917  # its dependencies
     stack: AsyncExitStack,
     service: RpcService,
     config: RuntimeConfig,
@@ -233,7 +233,7 @@ async def _tell_the_rest(
     await asyncio.to_thread(unsent.close)
 
 
-def _warm_processes(  # noqa: PLR0917  # what they are made of
+def _warm_processes(  # noqa: PLR0917  # its dependencies
     stack: AsyncExitStack,
     metrics: MetricsRegistry,
     config: WarmConfig,

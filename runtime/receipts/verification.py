@@ -33,9 +33,9 @@ MAX_SIGNING_DELAY = dt.timedelta(minutes=5)
 NOT_PROVEN = (
     "what the code computed, or that its results are right",
     "what the job's own processes report (reportedByJob): the job can forge it",
-    "that nothing else happened: what nobody recorded is not in it",
-    "anything against whoever has the JobManager's key while its certificate is valid: a false one is on record, too",
-    "its time, against whoever has the keys of both the JobManager and the auth service, or of the authority",
+    "that nothing else happened: it contains only what was recorded",
+    "anything, if an attacker had the JobManager's key while its certificate was valid: a false one is recorded, too",
+    "its time, if an attacker had the keys of both the JobManager and the auth service, or the key of the authority",
     "that neither certificate was revoked: keep the authority's revocation lists, and compare the serial number",
 )
 """What even a valid receipt does not prove."""

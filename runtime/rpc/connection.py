@@ -217,7 +217,7 @@ class RpcConnection:
     def _begin(self, newest: int) -> None:
         if newest < wire.OLDEST_VERSION:
             raise ProtocolViolation(
-                f"it speaks RPC version {newest} at most, and this process none below {wire.OLDEST_VERSION}",
+                f"it supports RPC versions up to {newest}, and this process none below {wire.OLDEST_VERSION}",
                 "upgrade by one release at a time, JobManagers first",
             )
         self.version = min(newest, wire.PROTOCOL_VERSION)

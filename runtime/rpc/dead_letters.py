@@ -44,7 +44,7 @@ class DeadLetters:
         if now - last >= LOG_EVERY_SECONDS:
             self._logged[kind] = (now, self.counts[kind])
             _LOG.warning(
-                "nobody handles %s of %s, sent by %s: %s (%d more since the last such line)",
+                "dead letter: %s of %s, sent by %s: %s (%d more since the last such line)",
                 *(method, endpoint, sender, reason, self.counts[kind] - count - 1),
             )
 

@@ -233,7 +233,7 @@ class Exchange:
     def _called(self, call: wire.Call) -> None:
         # Ids increase on a stream, so a correct peer never repeats one.
         if call.id <= self._highest_id:
-            raise ProtocolViolation("a call that was made before")
+            raise ProtocolViolation("a call id that was used before")
         self._highest_id = call.id
         size = len(call.arguments)
         self._make_room(size)
@@ -256,7 +256,7 @@ class Exchange:
 
     def _make_room(self, size: int) -> None:
         if not has_room(self._incoming_calls, self._incoming_bytes):
-            raise ProtocolViolation("more calls under way than agreed")
+            raise ProtocolViolation("more calls in flight than allowed")
         self._incoming_calls += 1
         self._incoming_bytes += size
 

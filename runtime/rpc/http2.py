@@ -324,7 +324,7 @@ class Http2Stream:
             if code:  # without an error code, open streams continue
                 self._end(f"the peer gave up the connection, code {code}")
         elif kind == _PUSH_PROMISE:
-            raise Http2Violation("a push, which nobody asked for")
+            raise Http2Violation("an unsolicited push")
         # PRIORITY and extension frames are ignored (RFC 9113, 5.5).
 
     def _end(self, reason: str) -> None:

@@ -195,7 +195,7 @@ class GrpcStream(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if any(given.get(name) != value for name, value in _REQUEST.items()):
-            _LOG.warning("rpc peer %s asked for something else than %s", self.peer, PATH)
+            _LOG.warning("rpc peer %s sent a request other than %s", self.peer, PATH)
             self._http2.send_headers(_UNIMPLEMENTED, end=True)
             self._http2.stop()
             self._close()

@@ -77,7 +77,7 @@ class SendWindow:
     def release(self, calls: int, size: int) -> None:
         """Count calls as done, and send waiting ones; raises :class:`RpcError` if fewer were in flight."""
         if calls > self._calls or size > self._size:
-            raise RpcError(f"{calls} calls of {size} bytes are said to be done, more than are under way")
+            raise RpcError(f"{calls} calls of {size} bytes are reported as done, more than are in flight")
         self._calls -= calls
         self._size -= size
         if self._waiting:

@@ -14,7 +14,7 @@ from sluice.runtime.scheduling_config import MAX_QUEUES, SchedulingConfig
     ("config", "why"),
     [
         pytest.param({"queues": [{"name": "a"}, {"name": "a"}]}, "same name", id="same-name"),
-        pytest.param({"queues": [{"name": "others"}]}, "take another name", id="name-of-the-rest"),
+        pytest.param({"queues": [{"name": "others"}]}, "choose another name", id="name-of-the-rest"),
         pytest.param({"queues": [{"name": "Größe"}]}, "not a valid queue name", id="no-name"),
         pytest.param({"queues": [{"name": "a" * 33}]}, "not a valid queue name", id="long-name"),
         pytest.param({"queues": [{"name": "a", "guaranteed": 0.5, "maximum": 0.4}]}, "more than maximum", id="maximum"),

@@ -294,7 +294,7 @@ async def test_two_peers_speak_the_lower_of_their_versions(newest: int) -> None:
 async def test_who_speaks_only_older_versions_is_turned_away() -> None:
     fixture = Fixture(greeted=False)
     fixture.receive(wire.Hello(wire.OLDEST_VERSION - 1))
-    with pytest.raises(ProtocolViolation, match=r"speaks RPC version \d+ at most") as caught:
+    with pytest.raises(ProtocolViolation, match=r"supports RPC versions up to \d+") as caught:
         await fixture.exchange.ready()
     assert "JobManagers first" in caught.value.remedy
 

@@ -100,8 +100,8 @@ def test_traceback_is_bounded() -> None:
         pytest.param(
             Ending(WELL, jvm_died=Exit(-9), memory_mb=768, kernel_killed=True),
             "the driver's JVM ended before the pipeline: out of memory: the kernel killed it (killed by SIGKILL), "
-            "since the machine or container has no more beside its heap of 768 MiB; give that more memory, or lower "
-            "driver_memory_mb in [spark]",
+            "as the machine or container has no memory left beyond its heap of 768 MiB; give the machine or container "
+            "more memory, or lower driver_memory_mb in [spark]",
             id="driver killed by the kernel",
         ),
         pytest.param(
