@@ -192,7 +192,7 @@ class KubernetesPointers:
         look = unknown = sent = False
         async with self._writing:
             while True:
-                self._still(unknown)
+                self._check_still_leading(unknown)
                 try:
                     if look:
                         sent = False
@@ -260,7 +260,7 @@ class KubernetesPointers:
         annotations |= {TERM: self._term.name, EPOCH: str(self._term.epoch)}
         return wanted
 
-    def _still(self, unknown: bool) -> None:
+    def _check_still_leading(self, unknown: bool) -> None:
         try:
             self._check()
         except LeadershipLost as error:

@@ -132,7 +132,7 @@ class ZooKeeperPointers:
         """
         unknown = False
         while True:
-            self._still(unknown)
+            self._check_still_leading(unknown)
             transaction = self._session.transaction()
             transaction.check(self._latch, -1)
             operation(transaction)
@@ -145,7 +145,7 @@ class ZooKeeperPointers:
                     if await done():
                         return
                 except LeadershipLost:
-                    self._still(unknown=True)
+                    self._check_still_leading(unknown=True)
                     raise
                 continue
             latch, outcome = results
@@ -157,7 +157,7 @@ class ZooKeeperPointers:
                 return  # an earlier try was carried out after all
             raise outcome
 
-    def _still(self, unknown: bool) -> None:
+    def _check_still_leading(self, unknown: bool) -> None:
         try:
             self._check()
         except LeadershipLost as error:

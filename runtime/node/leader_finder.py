@@ -93,10 +93,10 @@ class AskedLeader:
         )
         for address in tuple(self._addresses):
             try:
-                found = await self._by(address)
+                found = await self._dial_through(address)
             except (SluiceError, OSError) as error:
                 reason = error
-                self._last(address)
+                self._ask_last(address)
                 continue
             if found is not None:
                 return found
@@ -108,11 +108,11 @@ class AskedLeader:
             try:
                 asked = await self._service.connect(*address, role=self._role, jobmanagers=self._jobmanagers)
             except (SluiceError, OSError):
-                self._last(address)  # so that the next search does not wait for this address first
+                self._ask_last(address)  # so that the next search does not wait for this address first
                 continue
             if asked.identity == peer.identity:
                 await asked.close()
-                self._last(address)
+                self._ask_last(address)
                 continue
             leader = await self._ask(asked)
             await asked.close()
@@ -120,7 +120,7 @@ class AskedLeader:
                 return leader.name != peer.identity.name
         return False
 
-    async def _by(self, address: Address) -> RemotePeer | None:
+    async def _dial_through(self, address: Address) -> RemotePeer | None:
         peer = await self._service.connect(*address, role=self._role, jobmanagers=self._jobmanagers)
         try:
             leader = await peer.gateway(LeaderGateway, LEADER).leader()
@@ -143,7 +143,7 @@ class AskedLeader:
             _LOG.info("%s does not return the leader's address: %s", peer.identity, error)
             return None
 
-    def _last(self, address: Address) -> None:
+    def _ask_last(self, address: Address) -> None:
         """Move ``address`` to the end of the list."""
         self._addresses.remove(address)
         self._addresses.append(address)

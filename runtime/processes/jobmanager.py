@@ -195,7 +195,7 @@ async def jobmanager(
         metrics = MetricsRegistry()
         stack.enter_context(collecting(metrics))
         fatal: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
-        service = RpcService(identity, connections=connections, metrics=metrics, on_failure=_ending(fatal))
+        service = RpcService(identity, connections=connections, metrics=metrics, on_failure=_failure_handler(fatal))
         stack.push_async_callback(service.close)
         rpc_address = await service.listen(settings.host, settings.rpc_port)
         await service.start(LeaderEndpoint(elected_by.leader))
@@ -365,7 +365,7 @@ class JobManagerNode:
     def _trust(self) -> TrustFacts:
         loaded = self.identity.material
         return trust_facts(
-            str(loaded.spiffe_id), loaded.leaf, loaded.anchors, read_summary(self.home), _shown_late(self.home)
+            str(loaded.spiffe_id), loaded.leaf, loaded.anchors, read_summary(self.home), _refused_renewals(self.home)
         )
 
     def _information(self, leadership: Leadership) -> LeaderInformation:
@@ -379,7 +379,7 @@ class JobManagerNode:
         )
 
 
-def _shown_late(home: Home) -> tuple[str, ...]:
+def _refused_renewals(home: Home) -> tuple[str, ...]:
     """Descriptions of renewals that the online authority of this home has refused; empty where there is none."""
     try:
         return tuple(each.describe() for each in needing_attention(home, utc_now()))
@@ -421,7 +421,7 @@ def is_fatal(endpoint: str, error: BaseException) -> bool:
     return own and endpoint in ESSENTIAL_ENDPOINTS
 
 
-def _ending(fatal: asyncio.Future[NoReturn]) -> Callable[[RpcEndpoint, BaseException], None]:
+def _failure_handler(fatal: asyncio.Future[NoReturn]) -> Callable[[RpcEndpoint, BaseException], None]:
     def failed(endpoint: RpcEndpoint, error: BaseException) -> None:
         if is_fatal(endpoint.name, error) and not fatal.done():
             _LOG.critical("the failure of endpoint %s ends this process: %s", endpoint.name, type(error).__name__)

@@ -87,7 +87,7 @@ async def leading(process: ProcessServices, leadership: Leadership) -> AsyncIter
     await check_storage(leadership.pointers, process.storage)
     settings, service = process.config.jobmanager, process.service
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(_say_goodbye, service)
+        stack.push_async_callback(_close_peers, service)
         shuffle = await stack.enter_async_context(linked_to_shuffle(process, leadership))
         resource_manager = ResourceManager(
             heartbeat_interval=settings.heartbeat_interval,
@@ -231,7 +231,7 @@ def _services(
     )
 
 
-async def _say_goodbye(service: RpcService) -> None:
+async def _close_peers(service: RpcService) -> None:
     """Close all connections at the end of the term, so that TaskManagers and drivers look for the next leader."""
     for peer in service.peers():
         await peer.close("this JobManager does not lead any more")

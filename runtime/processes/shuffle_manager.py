@@ -130,7 +130,7 @@ class ShuffleManagerNode:
 
     async def lead(self, stack: AsyncExitStack, leadership: Leadership, ready: Ready) -> None:
         """Begin a term: start the leader's services."""
-        stack.push_async_callback(self._say_goodbye)
+        stack.push_async_callback(self._close_peers)
         manager = ShuffleManager(self.config, ShuffleJobStore(leadership.pointers))
         await self.service.start(manager)
         stack.push_async_callback(self.service.stop, manager)
@@ -140,7 +140,7 @@ class ShuffleManagerNode:
         _LOG.info("ShuffleManager %s is ready: rpc %s:%d", self.service.spiffe_id, *self.address.rpc)
         ready()
 
-    async def _say_goodbye(self) -> None:
+    async def _close_peers(self) -> None:
         """Close all connections at the end of the term, so that workers and JobManagers look for the next leader."""
         for peer in self.service.peers():
             await peer.close("this ShuffleManager does not lead any more")

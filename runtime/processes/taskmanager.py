@@ -183,8 +183,8 @@ async def taskmanager(
         )
         link = LeaderLink(leader, registrant, report_now=slots_changed, registered=registered)
         await service.start(executor)
-        stack.push_async_callback(_tell_the_rest, service, leader, executor, outside, unsent)
-        await _serve_besides(stack, service, config, shape, sandbox, spark)
+        stack.push_async_callback(_report_last_connections, service, leader, executor, outside, unsent)
+        await _serve_diagnostics_and_uis(stack, service, config, shape, sandbox, spark)
         linked = asyncio.create_task(_until_left(link, executor), name="jobmanager link")
         stack.push_async_callback(end_tasks, linked)
         await stack.enter_async_context(reporting_egress(outside))
@@ -195,7 +195,7 @@ async def taskmanager(
         _LOG.info("TaskManager %s stops", identity.spiffe_id)
 
 
-async def _serve_besides(  # noqa: PLR0917  # its dependencies
+async def _serve_diagnostics_and_uis(  # noqa: PLR0917  # its dependencies
     stack: AsyncExitStack,
     service: RpcService,
     config: RuntimeConfig,
@@ -217,7 +217,7 @@ async def _serve_besides(  # noqa: PLR0917  # its dependencies
     stack.push_async_callback(service.stop, uis)
 
 
-async def _tell_the_rest(
+async def _report_last_connections(
     service: RpcService, leader: Leader, executor: TaskExecutor, outside: EgressReporter, unsent: UnsentRows
 ) -> None:
     """End all processes, and report their last outbound connections; the leader link has ended already.
