@@ -7,7 +7,6 @@ from sluice.runtime.sandbox.remedies import CONTAINERS, Restrictions, remedy
 WITHOUT = 'or let jobs reach everything: egress.mode = "off"'
 _BY_COMPLAINT = {
     "SO_NETNS_COOKIE": "start it with Linux 5.14 or newer",
-    "did not hand over": "start it with Linux 5.14 or newer, with CONFIG_SECCOMP_FILTER",
     "pidfd_getfd": f"as root add CAP_SYS_PTRACE; in a container use compose/seccomp.json (see {CONTAINERS})",
     "process_vm_readv": f"as root add CAP_SYS_PTRACE; in a container use compose/seccomp.json (see {CONTAINERS})",
     "root lacks": "add these capabilities, or run as an ordinary user",
