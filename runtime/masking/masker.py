@@ -6,7 +6,7 @@ separately with ``bytes.find``, which is fast native code. The time is linear in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -31,9 +31,10 @@ class _Form:
 class Masker:
     """Masks values, each with the name of its secret. Its ``repr`` reveals neither."""
 
-    def __init__(self, values: Mapping[str, bytes]) -> None:
+    def __init__(self, values: Iterable[tuple[str, bytes]]) -> None:
+        """``values`` are names of secrets with their contents; a name may occur with several contents."""
         found: dict[bytes, bytes] = {}
-        for name, value in values.items():
+        for name, value in values:
             for form in forms(value):
                 found.setdefault(form, f"[secret {name}]".encode())
         self._forms = tuple(_Form(text, _period(text), mark) for text, mark in found.items())

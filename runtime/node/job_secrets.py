@@ -16,8 +16,8 @@ def secret_files(given: Iterable[GivenSecret]) -> tuple[SecretFile, ...]:
 
 
 def masker_of(given: Iterable[GivenSecret]) -> Masker:
-    """A masker for all given secrets. Of several entries with the same name, it masks only the last."""
-    return Masker({each.name: each.content for each in given})
+    """A masker for all given secrets, with every version of each."""
+    return Masker((each.name, each.content) for each in given)
 
 
 def forbid_core_dumps() -> None:

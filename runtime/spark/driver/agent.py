@@ -104,7 +104,7 @@ class DriverAgent:
         places = self._places = DriverPlaces(Path(spec.work_dir), Path(spec.reports_dir), Path(spec.log_dir), temp_dir)
         if waiting is None:
             places.make()
-        self.masker = Masker({})
+        self.masker = Masker(())
         self.bridge = Bridge(places.bridge, self._on_spark_event)
         self._process = DriverProcess(spec, spark, sandbox, places, attachments, waiting)
         self._events = (

@@ -106,7 +106,7 @@ class JobMasterLink:
         self._reported = ReportedState()
         self._registered_before = False
         self._serving: JobMasterPeer | None = None
-        self.masker = Masker({})
+        self.masker = Masker(())
         """Masks the job's secrets in messages from Spark that users can see."""
         self.latest: DriverAssignment | None = None
         """The answer to the latest registration, because the location of blobs may have changed."""

@@ -1,4 +1,4 @@
-"""The command shows a pass instead of its credential where that pays, and never loses its way because of it."""
+"""The command sends an access token instead of its credential where that pays, and falls back to the credential."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.client.rest_client import GatewayClient
 
 
 class Gateway:
-    """Remembers who showed what; knows a credential and a pass."""
+    """Remembers who showed what; knows a credential and an access token."""
 
     def __init__(self) -> None:
         self.shown: list[tuple[str, str]] = []
@@ -74,7 +74,7 @@ async def test_what_cannot_be_sent_again_comes_with_the_credential(
     assert gateway.shown[-1] == ("/v1/jobs", "credential")
 
 
-async def test_revoked_pass_falls_back_to_the_credential_and_that_tells_why(
+async def test_revoked_access_token_falls_back_to_the_credential_and_that_tells_why(
     door: tuple[Gateway, GatewayClient],
 ) -> None:
     gateway, client = door
@@ -111,7 +111,7 @@ async def test_refusal_by_policy_is_that_of_the_credential(door: tuple[Gateway, 
         await client.patch("/v1/1")
 
 
-def test_pass_is_not_shown_until_its_very_end_nor_told() -> None:
+def test_access_token_is_not_shown_until_its_very_end_nor_told() -> None:
     held = AccessTokenCache()
     body = json.dumps({"pass": "secret-pass", "expires_in": 60}).encode()
     assert held.take(200, body, 100.0) == "secret-pass"

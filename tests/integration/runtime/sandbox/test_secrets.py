@@ -128,7 +128,7 @@ sys.stdout.write("plain\\n" * 100000)
 sys.stdout.flush()
 os.write(1, value[:-1])
 """
-    masker = Masker({"token": value})
+    masker = Masker([("token", value)])
     with (boxes.logs / "out").open("wb") as out, (boxes.logs / "err").open("wb") as err:
         child = await ChildProcess.start(
             (sys.executable, "-c", code),
@@ -159,7 +159,7 @@ async def test_a_program_without_secrets_writes_to_its_log_itself(boxes: Boxes) 
             cwd=boxes.work,
             stdout=out,
             stderr=asyncio.subprocess.DEVNULL,
-            masker=Masker({"short": b"abc"}),
+            masker=Masker([("short", b"abc")]),
         )
     await child.wait()
     assert boxes.output() == f"{boxes.logs / 'out'}\n"

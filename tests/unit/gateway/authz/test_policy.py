@@ -231,7 +231,7 @@ def test_by_default_whoever_submits_gets_nothing_that_belongs_to_others() -> Non
 
 
 def test_the_digest_changes_with_what_a_role_grants_and_with_nothing_else() -> None:
-    """By it a proxy tells the passes of this policy from those of another one."""
+    """A proxy uses it to tell the access tokens of this policy from those of another one."""
     same = parse(DEFAULT_POLICY.read_bytes().replace(b"may do everything", b"all of it"), OPERATIONS)
     wider = parse(DEFAULT_POLICY.read_bytes().replace(b'"jobs.submit",', b'"jobs.submit", "jobs.logs",'), OPERATIONS)
     assert len(DEFAULT.digest) == DIGEST_CHARACTERS

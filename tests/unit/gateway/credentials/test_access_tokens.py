@@ -1,4 +1,4 @@
-"""Passes: made from a principal, verified, and every way in which one is refused."""
+"""Short-lived access tokens: issued for a principal, verified, and every way in which one is refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def claims_of(text: str) -> dict[str, Any]:
     return claims
 
 
-def test_a_pass_says_who_and_what_and_how_long(keys: AccessTokenKeys) -> None:
+def test_an_access_token_says_who_and_what_and_how_long(keys: AccessTokenKeys) -> None:
     text, made = issue(ADA, keys, POLICY, now=NOW, csrf="c5rf")
     assert verify(text, keys, now=NOW) == made
     assert made.principal == ADA
@@ -95,7 +95,7 @@ def test_no_single_role_is_named_where_it_would_decide_wrongly(keys: AccessToken
     assert verify(text, keys, now=NOW).principal == principal
 
 
-def test_a_pass_does_not_outlive_its_credential(keys: AccessTokenKeys) -> None:
+def test_an_access_token_does_not_outlive_its_credential(keys: AccessTokenKeys) -> None:
     _, made = issue(ADA, keys, POLICY, now=NOW, not_after=NOW + 10)
     assert made.expires_at == NOW + 10
 
@@ -109,7 +109,7 @@ def _b64(data: bytes) -> str:
 
 
 def forged(keys: AccessTokenKeys, **changes: Any) -> str:
-    """A pass with the right signature and other claims."""
+    """An access token with the right signature and other claims."""
     text, _ = issue(ADA, keys, POLICY, now=NOW)
     claims = {key: value for key, value in {**claims_of(text), **changes}.items() if value is not None}
     key = keys.signing(NOW)
@@ -182,7 +182,7 @@ def test_everything_else_is_refused(keys: AccessTokenKeys) -> None:
     assert [what for what, text in hostile.items() if accepted(text, keys)] == []
 
 
-def test_a_pass_ends_with_its_time(keys: AccessTokenKeys) -> None:
+def test_an_access_token_ends_with_its_time(keys: AccessTokenKeys) -> None:
     text, made = issue(ADA, keys, POLICY, now=NOW, lifetime=dt.timedelta(seconds=60))
     assert verify(text, keys, now=made.expires_at + 4)
     with pytest.raises(InvalidAccessToken, match="expired"):

@@ -1,4 +1,4 @@
-"""Signing keys: published before they sign, and until the last pass has ended."""
+"""Signing keys: published before they sign, and until the last access token has ended."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_every_way_to_rest_names_its_operation_and_who_may() -> None:
             assert "authorization" in route["request_headers_to_remove"]
 
 
-def test_operation_that_no_role_has_is_closed_to_every_pass() -> None:
+def test_operation_that_no_role_has_is_closed_to_every_access_token() -> None:
     document: Any = route_configuration(GatewayConfig(), ROUTES[:1], Grants({"viewer": set()}))
     (by_access_token,) = [route for route in document["virtual_hosts"][0]["routes"] if found(route, "requirement_name")]
     assert found(by_access_token, "principals") == [[{"not_id": {"any": True}}]]
@@ -237,7 +237,7 @@ def roles_of(route: dict[str, Any]) -> list[str]:
 
 
 def test_roles_of_the_policy_arrive_and_what_changes_something_is_asked_about() -> None:
-    """Passes of another policy take the way of everybody else, too: what they say of owners may not be so any more."""
+    """Envoy asks about access tokens of another policy, because what they say about owners may be out of date."""
     with_operation = [route for route in edge_routes() if "metadata" in route]
     listed_by_cookie, listed_by_access_token, listed, submit, cancel = with_operation
     assert roles_of(listed_by_cookie) == roles_of(listed_by_access_token) == ["admin", "viewer"]

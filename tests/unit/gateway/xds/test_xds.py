@@ -129,7 +129,7 @@ def test_reasons_are_bounded_and_printable(text: str) -> None:
     assert readable(text).isprintable()
 
 
-def test_revoked_ids_are_looked_up_in_the_headers_of_the_pass() -> None:
+def test_revoked_ids_are_looked_up_in_the_headers_of_the_access_token() -> None:
     made = to_json(revocation_filter([("pass", "p1"), ("token", "t1"), ("session", "s1"), ("user", "eve")]))
     text = json.dumps(made)
     for header, ids in {"x-sluice-pass-id": ["p1"], "x-sluice-credential": ["t1", "s1"]}.items():

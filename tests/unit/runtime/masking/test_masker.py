@@ -24,7 +24,7 @@ PEM = (
 
 
 def masker(*values: bytes) -> Masker:
-    return Masker({f"s{index}": value for index, value in enumerate(values)})
+    return Masker((f"s{index}", value) for index, value in enumerate(values))
 
 
 def streamed(what: Masker, pieces: list[bytes]) -> bytes:

@@ -1,7 +1,7 @@
-"""What REST does for passes and assertions that reach it past the gateway's door: what they were granted, and no more.
+"""What REST does for access tokens and assertions that did not come by the gateway: what they grant, and no more.
 
 The real middleware, routes and handlers; what is behind them notes what it is asked for. Whoever gets at REST's socket,
-or holds a gateway's certificate, has a pass of five minutes here, or sees an assertion on its way.
+or holds a gateway's certificate, has an access token of five minutes here, or sees an assertion on its way.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class Socket:
     session: aiohttp.ClientSession
     behind: Behind
 
-    def pass_of(self, role: str, policy: Policy = DEFAULT, name: str = "eve") -> dict[str, str]:
-        """The header of a pass as the auth service issues it."""
+    def access_token_of(self, role: str, policy: Policy = DEFAULT, name: str = "eve") -> dict[str, str]:
+        """The header of an access token as the auth service issues it."""
         text, _ = issue(
             Principal(name, (role,), "token", Credential("token", "id-1")), self.gateway.keys, policy, now=time.time()
         )
@@ -186,22 +186,22 @@ CHANGES = (
 
 
 @pytest.mark.parametrize("role", ["submitter", "viewer", "operator", "admin"])
-async def test_a_pass_changes_nothing_whatever_its_role_may(rest: Socket, role: str) -> None:
+async def test_an_access_token_changes_nothing_whatever_its_role_may(rest: Socket, role: str) -> None:
     for method, target in CHANGES:
-        assert await rest.status(method, target, rest.pass_of(role)) == 401, target
+        assert await rest.status(method, target, rest.access_token_of(role)) == 401, target
     assert rest.behind.told == []
 
 
-async def test_a_pass_shows_what_its_role_may_see_and_of_whom(rest: Socket) -> None:
+async def test_an_access_token_shows_what_its_role_may_see_and_of_whom(rest: Socket) -> None:
     log = "/v1/jobs/{}/logs?source=driver.stdout"
-    assert await rest.status("GET", log.format(ADAS), rest.pass_of("submitter")) == 403
-    assert await rest.status("GET", log.format(EVES), rest.pass_of("submitter")) == 200
-    assert await rest.status("GET", log.format(ADAS), rest.pass_of("viewer")) == 200
-    assert await rest.status("GET", log.format(EVES), rest.pass_of("reader", READER)) == 401
+    assert await rest.status("GET", log.format(ADAS), rest.access_token_of("submitter")) == 403
+    assert await rest.status("GET", log.format(EVES), rest.access_token_of("submitter")) == 200
+    assert await rest.status("GET", log.format(ADAS), rest.access_token_of("viewer")) == 200
+    assert await rest.status("GET", log.format(EVES), rest.access_token_of("reader", READER)) == 401
     assert rest.behind.told == ["log of e", "log of a"]
 
 
-async def test_a_pass_whose_role_does_not_tell_all_is_for_the_auth_service_alone(rest: Socket) -> None:
+async def test_an_access_token_whose_role_does_not_tell_all_is_for_the_auth_service_alone(rest: Socket) -> None:
     principal = Principal("eve", ("admin",), "token", Credential("token", "id-1"), scopes=("jobs.list",))
     text, _ = issue(principal, rest.gateway.keys, DEFAULT, now=time.time())
     for target in ("/v1/jobs", "/v1/taskmanagers"):
@@ -209,14 +209,14 @@ async def test_a_pass_whose_role_does_not_tell_all_is_for_the_auth_service_alone
 
 
 @pytest.mark.parametrize("role", ["submitter", "viewer", "nobody"])
-async def test_no_route_is_open_to_a_pass_that_does_not_name_it(rest: Socket, role: str) -> None:
+async def test_no_route_is_open_to_an_access_token_that_does_not_name_it(rest: Socket, role: str) -> None:
     """Over every route that there is: a new one is closed until the policy names it."""
     admitted = DEFAULT.role_admits().get(role, frozenset())
     closed = [each for each in PUBLISHED if each.method != "GET" or each.operation not in admitted]
     assert closed
     for route in closed:
         target = "/".join(ADAS if part.startswith("{") else part for part in route.path.split("/"))
-        assert await rest.status(route.method, target, rest.pass_of(role)) == 401, target
+        assert await rest.status(route.method, target, rest.access_token_of(role)) == 401, target
     assert rest.behind.told == []
 
 
@@ -241,7 +241,7 @@ async def test_an_assertion_is_good_for_its_request_alone(rest: Socket) -> None:
 
 
 async def test_lists_of_the_cluster_tell_a_submitter_nothing_of_the_jobs_of_others(rest: Socket) -> None:
-    eve, grace = rest.pass_of("submitter"), rest.pass_of("viewer", name="grace")
+    eve, grace = rest.access_token_of("submitter"), rest.access_token_of("viewer", name="grace")
     (taskmanager,) = (await rest.get("/v1/taskmanagers", eve))["taskmanagers"]
     assert [(slot["state"], slot["job_id"]) for slot in taskmanager["slots"]] == [("ACTIVE", ""), ("ACTIVE", EVES)]
     assert taskmanager["drivers"] == ["", EVES]

@@ -88,13 +88,13 @@ def test_a_good_assertion_says_who_asks(home: Home, gateway: AssertingGateway) -
         pytest.param({"op": "jobs.*"}, "jobs.list", False, None, id="no patterns"),
         pytest.param({"op": ""}, "", False, None, id="no operation"),
         pytest.param({"op": None}, "", False, None, id="an assertion without one"),
-        pytest.param({"all": "jobs.logs", "own": "jobs.logs"}, "jobs.logs", False, None, id="a pass's claims"),
-        pytest.param({"aud": "sluice"}, "jobs.list", False, None, id="a pass with an assertion's claims"),
-        pytest.param({"aud": "sluice", "all": "jobs.list"}, "jobs.list", False, True, id="pass"),
-        pytest.param({"aud": "sluice", "own": "jobs.list"}, "jobs.list", False, False, id="pass for one's own"),
-        pytest.param({"aud": "sluice", "all": "jobs.list"}, "jobs.list", True, None, id="a pass changes nothing"),
-        pytest.param({"aud": "sluice", "all": "*"}, "jobs.list", False, None, id="no patterns in a pass"),
-        pytest.param({"aud": "sluice", "all": " "}, "", False, None, id="a pass for nothing"),
+        pytest.param({"all": "jobs.logs", "own": "jobs.logs"}, "jobs.logs", False, None, id="access token's claims"),
+        pytest.param({"aud": "sluice"}, "jobs.list", False, None, id="access token with an assertion's claims"),
+        pytest.param({"aud": "sluice", "all": "jobs.list"}, "jobs.list", False, True, id="access token"),
+        pytest.param({"aud": "sluice", "own": "jobs.list"}, "jobs.list", False, False, id="access token for one's own"),
+        pytest.param({"aud": "sluice", "all": "jobs.list"}, "jobs.list", True, None, id="access token changes nothing"),
+        pytest.param({"aud": "sluice", "all": "*"}, "jobs.list", False, None, id="no patterns in an access token"),
+        pytest.param({"aud": "sluice", "all": " "}, "", False, None, id="access token for nothing"),
     ],
 )
 def test_what_was_granted_is_what_is_done(  # noqa: PLR0917  # two fixtures and a row of the table
@@ -193,7 +193,7 @@ def test_an_assertion_is_good_once_and_alone(home: Home, gateway: AssertingGatew
             checking.verify([again], method="GET", target=PATH)
 
 
-def test_a_pass_is_taken_until_it_expires(home: Home, gateway: AssertingGateway) -> None:
+def test_an_access_token_is_taken_until_it_expires(home: Home, gateway: AssertingGateway) -> None:
     made = seconds()
     text = gateway.forged(
         gateway.assertion("GET", PATH), aud="sluice", all="jobs.list", own="jobs.read", iat=made, exp=made + 300

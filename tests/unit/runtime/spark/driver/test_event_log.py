@@ -98,7 +98,7 @@ def test_a_killed_agent_leaves_what_it_had_a_moment_ago() -> None:
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[EventLogReceiver]:
     made = EventLogReceiver(
-        tmp_path / "events", tmp_path, LIMIT, lambda: Masker({"database": b"correct horse battery"})
+        tmp_path / "events", tmp_path, LIMIT, lambda: Masker([("database", b"correct horse battery")])
     )
     made.start()
     yield made
