@@ -1,4 +1,4 @@
-"""The handlers under ``/auth/``: sign-in, sign-out, short-lived access tokens, device codes of the ``sluice`` command."""
+"""Handlers under ``/auth/``: sign-in, sign-out, short-lived access tokens, and the device codes of ``sluice login``."""
 
 import lazy_loader
 

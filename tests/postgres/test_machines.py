@@ -76,7 +76,7 @@ def gateway(
 
 @pytest.mark.timeout(600)
 def test_what_is_revoked_on_one_machine_is_refused_everywhere(gateway: MachinesGateway) -> None:
-    """A token, and the passes that it was exchanged for, which no Envoy asks about. Also while one service is away."""
+    """An API token, and its access tokens, about which Envoy does not ask. Also while one auth service is down."""
     for dead in (False, True):
         record, token = TokenStore(gateway.homes["auth-a"]).create("ada", "viewer", dt.timedelta(hours=1))
         reply = gateway.send("POST", "/auth/exchange", token=token, body=b"")
@@ -89,7 +89,7 @@ def test_what_is_revoked_on_one_machine_is_refused_everywhere(gateway: MachinesG
             TokenStore(gateway.home).revoke(record.id)
             began = time.monotonic()
             eventually(lambda: 200 not in statuses(gateway, connections, token), "the token is taken")  # noqa: B023
-            eventually(lambda: 200 not in statuses(gateway, connections, made), "the pass is taken")  # noqa: B023
+            eventually(lambda: 200 not in statuses(gateway, connections, made), "the access token is taken")  # noqa: B023
             print(f"refused everywhere after {time.monotonic() - began:.2f} s")  # noqa: T201
             assert 200 not in statuses(gateway, connections, made)
     gateway.auths[0].start()

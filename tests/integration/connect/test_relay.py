@@ -174,8 +174,8 @@ def test_a_used_assertion_is_refused(connect: ConnectGateway) -> None:
     "claims",
     [
         pytest.param({"op": "jobs.read"}, id="assertion for another operation"),
-        pytest.param({"aud": "sluice", "all": "jobs.read jobs.list"}, id="pass without the operation"),
-        pytest.param({"aud": "sluice"}, id="pass that lists nothing"),
+        pytest.param({"aud": "sluice", "all": "jobs.read jobs.list"}, id="access token without the operation"),
+        pytest.param({"aud": "sluice"}, id="access token that lists nothing"),
     ],
 )
 def test_what_was_not_granted_spark_connect_is_refused(connect: ConnectGateway, claims: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from sluice.core.home import Home
 from sluice.gateway.config import GatewayConfig
 from sluice.pki.spiffe_id import Role, SpiffeId
-from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
+from tests.integration.gateway.authorization.test_access_tokens_at_envoy import access_token_of
 from tests.integration.gateway.conftest import TRUST_DOMAIN, BackgroundLoop, EdgeAuthority, Gateway
 from tests.outside import OutsideAuthority
 
@@ -41,7 +41,7 @@ def narrow(edge_authority: EdgeAuthority, background: BackgroundLoop) -> Iterato
 
 
 def test_every_answer_has_the_security_headers(gateway: Gateway) -> None:
-    text, _ = pass_of(gateway, "viewer")
+    text, _ = access_token_of(gateway, "viewer")
     for reply in (gateway.send("GET", "/v1/jobs", token=text), gateway.send("GET", "/v1/jobs")):
         assert reply.headers["strict-transport-security"].startswith("max-age=")
         assert reply.headers["x-content-type-options"] == "nosniff"
@@ -52,13 +52,13 @@ def test_every_answer_has_the_security_headers(gateway: Gateway) -> None:
 
 
 def test_principal_that_asks_too_much_is_slowed_down_and_another_is_not(narrow: Gateway) -> None:
-    greedy, _ = pass_of(narrow, "viewer", "greedy")
+    greedy, _ = access_token_of(narrow, "viewer", "greedy")
     answers = [narrow.send("GET", "/v1/jobs", token=greedy) for _ in range(40)]
     limited = [reply for reply in answers if reply.status == 429]
     assert limited
     assert limited[0].problem["detail"] == "Too many requests."
     assert answers[0].status == 200
-    modest, _ = pass_of(narrow, "viewer", "modest")
+    modest, _ = access_token_of(narrow, "viewer", "modest")
     assert narrow.send("GET", "/v1/jobs", token=modest).status == 200
 
 
@@ -78,7 +78,7 @@ def test_origin_that_is_allowed_and_one_that_is_not(narrow: Gateway) -> None:
 
 
 def test_no_origin_is_allowed_unless_configured(gateway: Gateway) -> None:
-    text, _ = pass_of(gateway, "viewer")
+    text, _ = access_token_of(gateway, "viewer")
     reply = gateway.send("GET", "/v1/jobs", ("Origin", ORIGIN), token=text)
     assert reply.headers["access-control-allow-origin"] is None
 

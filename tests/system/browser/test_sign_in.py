@@ -51,7 +51,7 @@ async def test_sign_in_use_and_sign_out_and_then_the_old_cookies_are_dead(scene:
     assert all(cookie["secure"] and cookie["sameSite"] == "Lax" for cookie in cookies.values())
     assert {name for name, cookie in cookies.items() if not cookie["httpOnly"]} == {CSRF_COOKIE}
     assert await tab.cookies(scene.provider.issuer) == {}
-    # 2. The pass is enough; what changes something needs the CSRF token, too.
+    # 2. The access token is enough; what changes something needs the CSRF token, too.
     gateway.reached()
     assert await fetched(scene, "GET", "/v1/jobs") == 200
     assert await fetched(scene, "POST", "/v1/jobs") == 403
@@ -66,7 +66,7 @@ async def test_sign_in_use_and_sign_out_and_then_the_old_cookies_are_dead(scene:
     await tab.until(f"location.href === '{scene.url}/auth/signed-out'", "signed out")
     assert scene.provider.signed_out == ["ada"]
     assert await tab.cookies(scene.url) == {}
-    # 4. Whoever has kept the cookies has nothing: neither the session nor the pass that had minutes to go.
+    # 4. Whoever has kept the cookies has nothing: neither the session nor the access token that had minutes to go.
     gateway.reached()
     await tab.put_cookies(cookies.values(), scene.url)
     assert (await tab.cookies(scene.url)).keys() == cookies.keys()

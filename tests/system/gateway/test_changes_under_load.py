@@ -1,4 +1,4 @@
-"""Certificates, policy, pass keys and revocations change under load, the xDS server restarts: nobody notices."""
+"""Certificates, policy, token keys and revocations change under load, and the xDS server restarts: nobody notices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.core.files import write_secret
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.credentials.signing_keys import AccessTokenKeys
 from sluice.pki.assertions.principal import Jti, TokenId
-from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
+from tests.integration.gateway.authorization.test_access_tokens_at_envoy import access_token_of
 from tests.integration.gateway.conftest import Gateway
 
 REQUESTS = 10_000
@@ -100,7 +100,7 @@ def under_load(
 
 def test_no_request_fails_while_everything_changes(running_gateway: Gateway) -> None:
     gateway = running_gateway
-    text, _ = pass_of(gateway, "viewer")
+    text, _ = access_token_of(gateway, "viewer")
     keys, revocations = AccessTokenKeys.of(gateway.home), Revocations.of(gateway.home)
     changes: list[Callable[[int], object]] = [
         lambda _: gateway.authority.issue(gateway.identity),
@@ -113,7 +113,7 @@ def test_no_request_fails_while_everything_changes(running_gateway: Gateway) -> 
 def test_envoy_follows_the_server_after_it_was_away(running_gateway: Gateway) -> None:
     """What was revoked meanwhile counts within a second of its return."""
     gateway = running_gateway
-    text, made = pass_of(gateway, "viewer", "away", "away-1")
+    text, made = access_token_of(gateway, "viewer", "away", "away-1")
     gateway.stop_auth()
     assert gateway.send("GET", "/v1/jobs", token=text).status == 200
     Revocations.of(gateway.home).revoke(("pass", Jti(made.access_token_id or "")))
@@ -124,9 +124,9 @@ def test_envoy_follows_the_server_after_it_was_away(running_gateway: Gateway) ->
 
 
 def test_no_request_fails_while_the_policy_changes(running_gateway: Gateway) -> None:
-    """Envoy asks about passes that were made under another policy, so the auth service stays up here."""
+    """Envoy asks about access tokens that were made under another policy, so the auth service stays up here."""
     gateway = running_gateway
-    text, _ = pass_of(gateway, "viewer", "policy", "policy-1")
+    text, _ = access_token_of(gateway, "viewer", "policy", "policy-1")
     policy_path = gateway.home.gateway / "policy.toml"
 
     def change(number: int) -> None:

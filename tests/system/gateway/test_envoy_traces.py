@@ -17,7 +17,7 @@ from sluice.core.home import Home
 from sluice.core.tracing import TRACING, TracingConfig
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.principal import AccessRole
-from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
+from tests.integration.gateway.authorization.test_access_tokens_at_envoy import access_token_of
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, Gateway, foreign_authority, short_home
 from tests.otlp import Collector, serving, stopped
 
@@ -121,7 +121,7 @@ async def test_one_trace_has_the_client_envoy_the_auth_service_and_rest(traced: 
 
 
 async def test_what_envoy_decides_alone_is_a_span_as_well(traced: Traced) -> None:
-    shown = pass_of(traced.gateway, "viewer")[0]
+    shown = access_token_of(traced.gateway, "viewer")[0]
     assert await traced.send("2" * 32, "/v1/jobs", shown) == 200
     assert await traced.send("3" * 32, "/v1/jobs", "slc_wrong") == 401
     edge = await traced.span("2" * 32, "edge jobs.list")

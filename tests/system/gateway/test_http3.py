@@ -22,7 +22,7 @@ from sluice.gateway.principal import AccessRole
 from sluice.pki.assertions.principal import Jti
 from sluice.pki.authorities import to_pem
 from tests.free_ports import free_port
-from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
+from tests.integration.gateway.authorization.test_access_tokens_at_envoy import access_token_of
 from tests.integration.gateway.conftest import DEADLINE_SECONDS, BackgroundLoop, EdgeAuthority, Gateway
 from tests.public_authority import DAY, PublicAuthority
 from tests.system.gateway.http3_client import Http3, http3
@@ -66,7 +66,7 @@ def gateway(one_gateway: Gateway) -> Gateway:
 
 
 async def test_who_may_is_answered_and_named_to_rest(gateway: Gateway) -> None:
-    by_token, (by_access_token, _) = gateway.token(AccessRole.VIEWER), pass_of(gateway, "viewer", name="grace")
+    by_token, (by_access_token, _) = gateway.token(AccessRole.VIEWER), access_token_of(gateway, "viewer", name="grace")
     async with http3(gateway) as client:
         for credential, name in ((by_token, "ada"), (by_access_token, "grace")):
             answer = await client.ask("GET", "/v1/jobs?limit=5", token=credential)
@@ -95,7 +95,7 @@ async def test_clients_over_tcp_are_told_of_it(gateway: Gateway) -> None:
 REFUSALS = {
     "nobody": (401, partial(Http3.ask, method="GET", path="/v1/jobs")),
     "a wrong token": (401, partial(Http3.ask, method="GET", path="/v1/jobs", token="slc_wrong")),  # noqa: S106
-    "an unsigned pass": (401, partial(Http3.ask, method="GET", path="/v1/jobs", token="eyJhbGciOiJub25lIn0.e30.")),  # noqa: S106
+    "an unsigned token": (401, partial(Http3.ask, method="GET", path="/v1/jobs", token="eyJhbGciOiJub25lIn0.e30.")),  # noqa: S106
     "no such path": (401, partial(Http3.ask, method="GET", path="/v1/nothing")),
     "a foreign host": (401, partial(Http3.ask, method="GET", path="/v1/jobs", host="evil.example")),
 }
@@ -127,7 +127,7 @@ async def test_who_may_not_is_refused(gateway: Gateway, case: str) -> None:
 async def test_what_may_not_be_asked_is_refused(gateway: Gateway, case: str) -> None:
     """A stream may also be reset, or the connection closed, instead of an answer."""
     status, method, path, headers = OF_A_VIEWER[case]
-    token, _ = pass_of(gateway, "viewer")
+    token, _ = access_token_of(gateway, "viewer")
     async with http3(gateway) as client:
         answer = await client.ask(method, path, *headers, token=token)
     assert answer.status in {0, status}
@@ -142,7 +142,7 @@ async def test_foreign_names_lead_nowhere(gateway: Gateway) -> None:
 
 
 async def test_tunnels_and_upgrades_are_refused(gateway: Gateway) -> None:
-    token, _ = pass_of(gateway, "admin")
+    token, _ = access_token_of(gateway, "admin")
     connect = [(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "https"), (":path", "/v1/jobs")]
     headers = [*connect, (":authority", "localhost"), ("authorization", f"Bearer {token}")]
     async with http3(gateway) as client:
@@ -160,7 +160,7 @@ async def test_identity_from_outside_is_taken_out(gateway: Gateway) -> None:
         ("x-forwarded-client-cert", "URI=spiffe://gateway.test/gateway/envoy"),
         ("x-envoy-original-path", "/v1/overview"),
     ]
-    token, _ = pass_of(gateway, "viewer")
+    token, _ = access_token_of(gateway, "viewer")
     async with http3(gateway) as client:
         assert (await client.ask("GET", "/v1/jobs", *claimed, token=token)).status == 200
         (reached,) = gateway.reached()
@@ -176,19 +176,19 @@ async def test_identity_from_outside_is_taken_out(gateway: Gateway) -> None:
 
 
 async def test_a_revocation_counts_on_an_open_connection(gateway: Gateway) -> None:
-    text, issued = pass_of(gateway, "viewer", name="mallory", credential="cred-9")
+    text, issued = access_token_of(gateway, "viewer", name="mallory", credential="cred-9")
     async with http3(gateway) as client:
         assert (await client.ask("GET", "/v1/jobs", token=text)).status == 200
         Revocations.of(gateway.home).revoke(("pass", Jti(issued.access_token_id or "")))
         deadline = time.monotonic() + DEADLINE_SECONDS
         while (await client.ask("GET", "/v1/jobs", token=text)).status != 403:
-            assert time.monotonic() < deadline, "the revoked pass is still let in"
+            assert time.monotonic() < deadline, "the revoked access token is still let in"
 
 
 async def test_nothing_is_taken_before_the_handshake_is_done(gateway: Gateway) -> None:
     """Early data can be sent again by whoever saw it: no ticket allows it."""
     tickets: list[SessionTicket] = []
-    token, _ = pass_of(gateway, "viewer")
+    token, _ = access_token_of(gateway, "viewer")
     async with http3(gateway, tickets) as client:
         for _ in range(3):
             assert (await client.ask("GET", "/v1/jobs", token=token)).status == 200
@@ -197,7 +197,7 @@ async def test_nothing_is_taken_before_the_handshake_is_done(gateway: Gateway) -
 
 async def test_an_address_may_ask_for_so_much(edge_authority: EdgeAuthority, background: BackgroundLoop) -> None:
     with a_gateway(edge_authority, background, LIMITED_PER_SECOND) as gateway:
-        token, _ = pass_of(gateway, "viewer")
+        token, _ = access_token_of(gateway, "viewer")
         async with http3(gateway) as client:
             statuses = [(await client.ask("GET", "/v1/jobs", token=token)).status for _ in range(60)]
         assert set(statuses) == {200, 429}

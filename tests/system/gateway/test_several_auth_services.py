@@ -21,7 +21,7 @@ from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.envoy_config.limits import BURST_SECONDS
 from sluice.gateway.principal import AccessRole
 from tests.free_ports import free_port
-from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
+from tests.integration.gateway.authorization.test_access_tokens_at_envoy import access_token_of
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, eventually
 from tests.system.gateway.replicated import Load, ReplicatedGateway
 
@@ -62,14 +62,14 @@ def asking(method: str, target: str, credential: str) -> bytes:
 
 
 def load_of(gateway: ReplicatedGateway) -> Load:
-    """Clients of every kind: an opaque token, which is asked about; a pass; what changes something; ``/auth/``."""
+    """Clients of every kind: with an opaque token, an access token, a request that changes something, at ``/auth/``."""
     token = gateway.token(AccessRole.ADMIN)
     kept, until = "", 0.0
 
     def by_access_token() -> bytes:
         nonlocal kept, until
         if time.monotonic() > until:  # it lives for minutes, and the test for longer
-            kept, until = pass_of(gateway, "viewer")[0], time.monotonic() + 60
+            kept, until = access_token_of(gateway, "viewer")[0], time.monotonic() + 60
         return asking("GET", "/v1/jobs", kept)
 
     return Load(
@@ -108,7 +108,7 @@ def statuses(gateway: ReplicatedGateway, connections: list[ssl.SSLSocket], crede
 
 @pytest.mark.timeout(600)
 def test_what_is_revoked_is_refused_on_every_open_connection_of_both_envoys(replicated: ReplicatedGateway) -> None:
-    """A token, and the passes that it was exchanged for, which no Envoy asks about. Also while one service is away."""
+    """An API token, and its access tokens, about which Envoy does not ask. Also while one auth service is down."""
     victim = replicated.auths[0]
     for dead in (False, True):
         record, token = TokenStore(replicated.home).create("ada", "viewer", dt.timedelta(hours=1))
@@ -121,7 +121,7 @@ def test_what_is_revoked_is_refused_on_every_open_connection_of_both_envoys(repl
             TokenStore(replicated.home).revoke(record.id)
             began = time.monotonic()
             assert statuses(replicated, connections, token) == {401}
-            eventually(lambda: 200 not in statuses(replicated, connections, made), "the pass is taken")  # noqa: B023
+            eventually(lambda: 200 not in statuses(replicated, connections, made), "the access token is taken")  # noqa: B023
             print(f"refused everywhere after {time.monotonic() - began:.2f} s")  # noqa: T201
             # They are the connections of before: neither Envoy has replaced its listeners.
             assert 200 not in statuses(replicated, connections, made)
@@ -141,7 +141,7 @@ def test_two_envoys_together_grant_no_more_than_the_limit(
 ) -> None:
     rate = 2
     with running(edge_authority, background, per_second=rate) as gateway:
-        text, _ = pass_of(gateway, "viewer")
+        text, _ = access_token_of(gateway, "viewer")
         began = time.monotonic()
         found = Counter(gateway.send("GET", "/v1/jobs", token=text).status for _ in range(60))
         seconds = time.monotonic() - began

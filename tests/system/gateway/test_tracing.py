@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from sluice.gateway.principal import AccessRole
-from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
+from tests.integration.gateway.authorization.test_access_tokens_at_envoy import access_token_of
 from tests.integration.gateway.conftest import Gateway
 from tests.otlp import collecting, stopped
 
@@ -33,10 +33,10 @@ async def test_a_decision_is_a_span_between_the_client_and_rest(running_gateway:
 
 
 async def test_without_a_decision_of_the_auth_service_the_client_s_own_goes_through(running_gateway: Gateway) -> None:
-    """A pass that tells its role is decided by Envoy alone, and nothing is recorded when nothing is configured."""
+    """Envoy alone decides about an access token with a sole role. Without a configuration, nothing is recorded."""
     gateway = running_gateway
     gateway.reached()
-    for credential in (pass_of(gateway, "viewer")[0], gateway.token(AccessRole.VIEWER)):
+    for credential in (access_token_of(gateway, "viewer")[0], gateway.token(AccessRole.VIEWER)):
         reply = await asyncio.to_thread(gateway.send, "GET", "/v1/jobs", TRACEPARENT, token=credential)
         assert reply.status == 200
         (reached,) = gateway.reached()

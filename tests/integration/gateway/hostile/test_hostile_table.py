@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sluice.gateway.credentials.signing_keys import AccessTokenKeys
 from sluice.gateway.principal import AccessRole
-from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
+from tests.integration.gateway.authorization.test_access_tokens_at_envoy import access_token_of
 from tests.integration.gateway.conftest import DEADLINE_SECONDS, Gateway, Recorded, Reply
 
 LEAKS = (b"envoy", b"rbac", b"jwt", b"jwks", b"upstream", b"python", b"aiohttp", b"traceback", b"sock")
@@ -65,8 +65,8 @@ Claims = dict[str, Any]
 
 
 def good(gateway: Gateway, role: str = "admin") -> tuple[Claims, dict[str, Any], AccessTokenKeys]:
-    """Claims and header of a pass that would be let in, and the keys."""
-    text, _ = pass_of(gateway, role)
+    """Claims and header of an access token that would be let in, and the keys."""
+    text, _ = access_token_of(gateway, role)
     keys = AccessTokenKeys.of(gateway.home)
     keys.load()
     return jwt.decode(text, options={"verify_signature": False}), jwt.get_unverified_header(text), keys
@@ -117,15 +117,15 @@ def by_rsa(gateway: Gateway) -> str:
 
 
 def tampered(gateway: Gateway) -> str:
-    """A viewer who writes another role into the pass."""
-    text, _ = pass_of(gateway, "viewer")
+    """A viewer who writes another role into the access token."""
+    text, _ = access_token_of(gateway, "viewer")
     first, payload, signature = text.split(".")
     claims = json.loads(base64.urlsafe_b64decode(payload + "=="))
     return f"{first}.{_part(claims | {'role': 'admin', 'roles': ['admin']})}.{signature}"
 
 
 def cut(gateway: Gateway) -> str:
-    return pass_of(gateway, "admin")[0][:-8]
+    return access_token_of(gateway, "admin")[0][:-8]
 
 
 CREDENTIALS: dict[str, Callable[[Gateway], str]] = {
@@ -156,17 +156,19 @@ CREDENTIALS: dict[str, Callable[[Gateway], str]] = {
     "RSA": lambda g: f"Authorization: Bearer {by_rsa(g)}",
     "tampered role": lambda g: f"Authorization: Bearer {tampered(g)}",
     "cut signature": lambda g: f"Authorization: Bearer {cut(g)}",
-    "another scheme's name": lambda g: f"Authorization: Token {pass_of(g, 'admin')[0]}",
-    "two headers": lambda g: f"Authorization: Bearer {pass_of(g, 'viewer')[0]}\r\nAuthorization: Bearer slc_x",
+    "another scheme's name": lambda g: f"Authorization: Token {access_token_of(g, 'admin')[0]}",
+    "two headers": lambda g: f"Authorization: Bearer {access_token_of(g, 'viewer')[0]}\r\nAuthorization: Bearer slc_x",
     "two credentials": lambda g: (
-        f"Authorization: Bearer {pass_of(g, 'viewer')[0]}\r\nCookie: __Host-sluice-pass={pass_of(g, 'admin')[0]}"
+        f"Authorization: Bearer {access_token_of(g, 'viewer')[0]}\r\n"
+        f"Cookie: __Host-sluice-pass={access_token_of(g, 'admin')[0]}"
     ),
     "two cookies": lambda g: (
-        f"Cookie: __Host-sluice-pass={pass_of(g, 'viewer')[0]}; __Host-sluice-pass={pass_of(g, 'admin')[0]}"
+        f"Cookie: __Host-sluice-pass={access_token_of(g, 'viewer')[0]}; "
+        f"__Host-sluice-pass={access_token_of(g, 'admin')[0]}"
     ),
     "expired cookie": lambda g: f"Cookie: __Host-sluice-pass={signed(g, lambda c: c | {'exp': c['iat'] - 60})}",
-    "another cookie's name": lambda g: f"Cookie: sluice-pass={pass_of(g, 'admin')[0]}",
-    "pass in a header of ours": lambda g: f"X-Sluice-Assertion: {pass_of(g, 'admin')[0]}",
+    "another cookie's name": lambda g: f"Cookie: sluice-pass={access_token_of(g, 'admin')[0]}",
+    "access token in a header of ours": lambda g: f"X-Sluice-Assertion: {access_token_of(g, 'admin')[0]}",
     "principal in a header": lambda _: (
         "X-Sluice-Principal: root\r\nX-Sluice-Operation: jobs.list\r\nX-Sluice-Role: admin"
     ),
@@ -181,14 +183,14 @@ def test_no_credential_but_a_good_one_lets_anybody_in(gateway: Gateway, name: st
 
 
 def test_token_in_the_address_is_no_credential(gateway: Gateway) -> None:
-    text, _ = pass_of(gateway, "admin")
+    text, _ = access_token_of(gateway, "admin")
     refused(gateway, head("GET", f"/v1/jobs?access_token={text}"), [400, 401])
 
 
 @pytest.mark.parametrize("csrf", ["", "X-Sluice-Csrf: ", "X-Sluice-Csrf: guessed", "Origin: https://localhost"])
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
 def test_stolen_cookie_changes_nothing_without_its_csrf_token(gateway: Gateway, method: str, csrf: str) -> None:
-    text, _ = pass_of(gateway, "admin")
+    text, _ = access_token_of(gateway, "admin")
     target = "/v1/jobs" if method == "POST" else "/v1/jobs/42?mode=cancel"
     lines = [f"Cookie: __Host-sluice-pass={text}", "Content-Length: 0", *([csrf] if csrf else [])]
     refused(gateway, head(method, target, *lines), [401, 403])
@@ -209,7 +211,7 @@ def test_stolen_cookie_changes_nothing_without_its_csrf_token(gateway: Gateway, 
     ],
 )
 def test_viewer_gains_nothing_by_headers(gateway: Gateway, method: str, target: str, spoofed: str) -> None:
-    text, _ = pass_of(gateway, "viewer")
+    text, _ = access_token_of(gateway, "viewer")
     lines = [f"Authorization: Bearer {text}", "Content-Length: 0", spoofed]
     refused(gateway, head(method, target, *lines), [401, 403, 404])
 
@@ -250,8 +252,8 @@ PATHS = [
 
 
 @pytest.mark.parametrize("target", PATHS)
-def test_path_with_two_readings_does_not_pass_even_with_a_pass(gateway: Gateway, target: str) -> None:
-    text, _ = pass_of(gateway, "admin")
+def test_path_with_two_readings_does_not_pass_even_with_an_access_token(gateway: Gateway, target: str) -> None:
+    text, _ = access_token_of(gateway, "admin")
     refused(gateway, head("GET", target, f"Authorization: Bearer {text}"), [400, 403, 404])
 
 
@@ -267,14 +269,14 @@ def test_path_with_two_readings_does_not_pass_even_with_a_pass(gateway: Gateway,
         pytest.param(["X-" + "n" * 40_000 + ": a"], id="a name of 40 kB"),
     ],
 )
-def test_oversized_does_not_pass_even_with_a_pass(gateway: Gateway, lines: list[str]) -> None:
-    text, _ = pass_of(gateway, "admin")
+def test_oversized_does_not_pass_even_with_an_access_token(gateway: Gateway, lines: list[str]) -> None:
+    text, _ = access_token_of(gateway, "admin")
     refused(gateway, head("POST", "/v1/jobs", f"Authorization: Bearer {text}", *lines), [0, 400, 413, 431])
 
 
 @pytest.mark.parametrize("method", ["TRACE", "TRACK", "CONNECT", "OPTIONS", "get", "PROPFIND", "G" * 5000])
 def test_method_that_no_route_has_is_refused(gateway: Gateway, method: str) -> None:
-    text, _ = pass_of(gateway, "admin")
+    text, _ = access_token_of(gateway, "admin")
     refused(gateway, head(method, "/v1/jobs", f"Authorization: Bearer {text}"), [0, 400, 403, 404, 405, 431])
 
 
@@ -291,7 +293,7 @@ def test_method_that_no_route_has_is_refused(gateway: Gateway, method: str) -> N
     ],
 )
 def test_host_that_is_not_ours_reaches_nothing(gateway: Gateway, hosts: str) -> None:
-    text, _ = pass_of(gateway, "admin")
+    text, _ = access_token_of(gateway, "admin")
     request = f"GET /v1/jobs HTTP/1.1\r\n{hosts}Authorization: Bearer {text}\r\n\r\n"
     refused(gateway, request.encode(), [400, 403, 404])
 
@@ -302,7 +304,7 @@ def test_upgrade_is_refused(gateway: Gateway, role: str | None, protocol: str) -
     lines = ["Connection: Upgrade, HTTP2-Settings", f"Upgrade: {protocol}", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA"]
     lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]
     if role:
-        lines.append(f"Authorization: Bearer {pass_of(gateway, role)[0]}")
+        lines.append(f"Authorization: Bearer {access_token_of(gateway, role)[0]}")
     refused(gateway, head("GET", "/v1/jobs", *lines), [400, 401, 403, 404])
 
 
@@ -338,7 +340,7 @@ FRAMINGS = {
 @pytest.mark.parametrize("name", FRAMINGS)
 def test_no_second_request_hides_in_a_first(gateway: Gateway, name: str) -> None:
     """Whoever sends two in one gets an error for the first, and the connection ends before the second."""
-    text, _ = pass_of(gateway, "admin")
+    text, _ = access_token_of(gateway, "admin")
     opening = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {text}\r\n"
     refused(gateway, (opening + FRAMINGS[name]).encode("latin-1"), [0, 400, 411, 501])
 
@@ -348,7 +350,7 @@ def test_no_second_request_hides_in_a_first(gateway: Gateway, name: str) -> None
     ["GET /v1/jobs", "GET /v1/jobs HTTP/0.9", "GET /v1/jobs HTTP/1.2.3", "\x16\x03\x01"],
 )
 def test_request_line_of_another_form_is_refused(gateway: Gateway, line: str) -> None:
-    text, _ = pass_of(gateway, "admin")
+    text, _ = access_token_of(gateway, "admin")
     request = f"{line}\r\nHost: localhost\r\nAuthorization: Bearer {text}\r\n\r\n"
     refused(gateway, request.encode("latin-1"), [0, 400, 426])
 
@@ -364,7 +366,7 @@ ONE_READING = {
 @pytest.mark.parametrize("name", ONE_READING)
 def test_what_is_read_leniently_arrives_in_one_reading(gateway: Gateway, name: str) -> None:
     """Servers may accept these (RFC 9112 sections 3 and 5.2, RFC 9110 section 7.8); nothing of it goes on."""
-    text, _ = pass_of(gateway, "admin")
+    text, _ = access_token_of(gateway, "admin")
     request = ONE_READING[name].replace("@", f"Host: localhost\r\nAuthorization: Bearer {text}\r\n")
     assert gateway.raw(request.encode()).status == 200
     (seen,) = gateway.reached()
@@ -461,7 +463,7 @@ def h2_answers(running_gateway: Gateway) -> tuple[dict[str, int], list[Recorded]
     All at once: Envoy keeps a connection with a protocol error for a second before it closes it.
     """
     running_gateway.reached()
-    text, _ = pass_of(running_gateway, "admin")
+    text, _ = access_token_of(running_gateway, "admin")
     with ThreadPoolExecutor(len(H2)) as pool:
         statuses = list(pool.map(lambda trick: h2_status(running_gateway, trick(text)), H2.values()))
     return dict(zip(H2, statuses, strict=True)), running_gateway.reached()
@@ -478,7 +480,7 @@ def test_no_http2_trick_reaches_rest(h2_answers: tuple[dict[str, int], list[Reco
 
 def test_http2_without_tricks_is_served(gateway: Gateway) -> None:
     """The same client, so that the table does not pass because nothing does."""
-    text, _ = pass_of(gateway, "admin")
+    text, _ = access_token_of(gateway, "admin")
     assert h2_status(gateway, usual(text)) == 200
     assert len(gateway.reached()) == 1
 

@@ -49,7 +49,7 @@ async def exchanged(house: House, **headers: str) -> dict[str, Any]:
     return document
 
 
-async def test_every_kind_of_credential_is_exchanged_for_a_pass_that_works(house: House) -> None:
+async def test_every_kind_of_credential_is_exchanged_for_an_access_token_that_works(house: House) -> None:
     identifier, text = token(house)
     kinds = {
         "token": ({"authorization": f"Bearer {text}"}, "ada", identifier),
@@ -65,7 +65,7 @@ async def test_every_kind_of_credential_is_exchanged_for_a_pass_that_works(house
         assert await house.bearer(document["pass"]) == 200
 
 
-async def test_revoking_ends_the_credential_and_its_passes_alike(house: House) -> None:
+async def test_revoking_ends_the_credential_and_its_access_tokens_alike(house: House) -> None:
     identifier, text = token(house)
     got = (await exchanged(house, authorization=f"Bearer {text}"))["pass"]
     assert await house.bearer(got) == await house.bearer(text) == 200
@@ -77,7 +77,7 @@ async def test_revoking_ends_the_credential_and_its_passes_alike(house: House) -
     assert (await house.check(**shown)).status == 401
 
 
-async def test_a_single_pass_can_be_revoked(house: House) -> None:
+async def test_a_single_access_token_can_be_revoked(house: House) -> None:
     _, text = token(house)
     got = (await exchanged(house, authorization=f"Bearer {text}"))["pass"]
     jti = jwt.decode(got, options={"verify_signature": False})["jti"]
@@ -86,7 +86,7 @@ async def test_a_single_pass_can_be_revoked(house: House) -> None:
     assert await house.bearer(text) == 200
 
 
-async def test_a_pass_is_not_exchanged_for_another(house: House) -> None:
+async def test_an_access_token_is_not_exchanged_for_another(house: House) -> None:
     _, text = token(house)
     got = (await exchanged(house, authorization=f"Bearer {text}"))["pass"]
     reply = await house.browser().post("/auth/exchange", authorization=f"Bearer {got}")

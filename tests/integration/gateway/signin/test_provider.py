@@ -43,7 +43,7 @@ async def test_what_is_sent_to_the_provider(house: House) -> None:
     assert len(query["state"]) == len(query["nonce"]) == len(query["code_challenge"]) == 43
 
 
-async def test_a_pass_of_a_cookie_outlives_neither_logout_nor_revocation(house: House) -> None:
+async def test_an_access_token_of_a_cookie_outlives_neither_logout_nor_revocation(house: House) -> None:
     browser = house.browser()
     await browser.sign_in()
     await browser.get("/v1/jobs")
@@ -84,7 +84,7 @@ async def test_unsafe_requests_with_a_cookie_need_the_csrf_token(house: House, c
     assert (await house.check("POST", x_sluice_csrf=token, **only)).status == 200
 
 
-async def test_the_session_gives_a_new_pass_when_the_last_one_has_ended(house: House) -> None:
+async def test_the_session_gives_a_new_access_token_when_the_last_one_has_ended(house: House) -> None:
     browser = house.browser()
     await browser.sign_in()
     first = browser.cookies.pop(ACCESS_TOKEN_COOKIE)
@@ -95,7 +95,7 @@ async def test_the_session_gives_a_new_pass_when_the_last_one_has_ended(house: H
     assert reply.json.keys() == {"expires_in"}
 
 
-async def test_a_pass_of_a_cookie_is_no_bearer_without_its_csrf_token(house: House) -> None:
+async def test_an_access_token_of_a_cookie_is_no_bearer_without_its_csrf_token(house: House) -> None:
     browser = house.browser()
     await browser.sign_in()
     await browser.get("/v1/jobs")

@@ -68,7 +68,7 @@ async def test_a_form_of_another_page_signs_nobody_in(local: House) -> None:
     assert SESSION_COOKIE not in browser.cookies
 
 
-async def test_revoking_the_token_ends_the_session_and_its_passes(local: House) -> None:
+async def test_revoking_the_token_ends_the_session_and_its_access_tokens(local: House) -> None:
     record, token = TokenStore(local.home).create("ada", "viewer", HOUR)
     browser, other = local.browser(), local.browser()
     _, others = TokenStore(local.home).create("ada", "viewer", HOUR)
@@ -88,7 +88,7 @@ async def test_revoking_the_token_ends_the_session_and_its_passes(local: House) 
 async def test_a_revoked_token_ends_sessions_even_when_nobody_told_of_them(
     local: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The revocation of sessions is for passes that others check; here the token itself counts."""
+    """The revocation of sessions is for access tokens that others check; here the token itself counts."""
     record, token = TokenStore(local.home).create("ada", "viewer", HOUR)
     browser = local.browser()
     await submit(browser, token)

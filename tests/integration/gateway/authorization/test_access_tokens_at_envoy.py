@@ -1,4 +1,4 @@
-"""Passes: what Envoy decides alone, what it asks about, and how fast it forgets whom it let in."""
+"""Short-lived access tokens: what Envoy decides alone, what it asks about, and how fast it forgets whom it let in."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ def known() -> frozenset[str]:
     return frozenset(route["operation"] for route in ROUTES) | frozenset(GATEWAY_OPERATIONS)
 
 
-def pass_of(gateway: Gateway, role: str, name: str = "ada", credential: str = "cred-1") -> tuple[str, Authenticated]:
-    """A pass as the auth service issues it."""
+def access_token_of(
+    gateway: Gateway, role: str, name: str = "ada", credential: str = "cred-1"
+) -> tuple[str, Authenticated]:
+    """An access token as the auth service issues it."""
     keys = AccessTokenKeys.of(gateway.home)
     keys.load()
     policy = PolicyFile(lambda: policy_file(gateway.home), known).get()
@@ -41,8 +43,8 @@ def without_auth(gateway: Gateway) -> Iterator[Gateway]:
     gateway.start_auth()
 
 
-def test_pass_needs_no_auth_service_to_read(without_auth: Gateway) -> None:
-    text, _ = pass_of(without_auth, "viewer")
+def test_access_token_needs_no_auth_service_to_read(without_auth: Gateway) -> None:
+    text, _ = access_token_of(without_auth, "viewer")
     reply = without_auth.send("GET", "/v1/jobs", token=text)
     assert reply.status == 200
     (seen,) = without_auth.reached()
@@ -54,8 +56,8 @@ def test_pass_needs_no_auth_service_to_read(without_auth: Gateway) -> None:
     assert [seen.target for seen in without_auth.reached()] == []
 
 
-def test_cookie_is_a_pass_too_and_ends_here(gateway: Gateway) -> None:
-    text, _ = pass_of(gateway, "viewer")
+def test_cookie_is_an_access_token_too_and_ends_here(gateway: Gateway) -> None:
+    text, _ = access_token_of(gateway, "viewer")
     reply = gateway.send("GET", "/v1/jobs", ("Cookie", f"theme=dark; __Host-sluice-pass={text}"))
     assert reply.status == 200
     (seen,) = gateway.reached()
@@ -65,7 +67,7 @@ def test_cookie_is_a_pass_too_and_ends_here(gateway: Gateway) -> None:
 
 def test_person_whose_session_was_revoked_is_led_to_the_sign_in_page(gateway: Gateway) -> None:
     """Whoever is no browser gets the problem."""
-    text, _ = pass_of(gateway, "viewer", "rosa", "session-of-rosa")
+    text, _ = access_token_of(gateway, "viewer", "rosa", "session-of-rosa")
     cookie = ("Cookie", f"__Host-sluice-pass={text}")
     looks = (("Sec-Fetch-Mode", "navigate"), ("Accept", "text/html,application/xhtml+xml"))
     assert gateway.send("GET", "/v1/jobs", cookie, *looks).status == 200
@@ -86,13 +88,13 @@ def test_person_whose_session_was_revoked_is_led_to_the_sign_in_page(gateway: Ga
 
 def test_role_that_does_not_grant_is_refused_and_told_why_where_somebody_was_asked(gateway: Gateway) -> None:
     """About what changes something the auth service is; who may not read is refused without a word."""
-    text, _ = pass_of(gateway, "viewer")
+    text, _ = access_token_of(gateway, "viewer")
     told = gateway.send("POST", "/v1/jobs", token=text, body=b"{}")
     assert (told.status, told.problem["detail"]) == (403, "ada (viewer) may not jobs.submit.")
     path = gateway.home.gateway / "policy.toml"
     write_secret(path, b'version = 1\n[roles.reader]\nallow = ["overview.read"]\n')
     try:
-        reader, _ = pass_of(gateway, "reader")
+        reader, _ = access_token_of(gateway, "reader")
         refused = {"type": "about:blank", "title": "Forbidden", "status": 403, "detail": "The request was refused."}
         # Until Envoy has the policy, too, the auth service is asked, and says why.
         eventually(lambda: gateway.send("GET", "/v1/jobs", token=reader).problem == refused, "Envoy decides alone")
@@ -103,8 +105,8 @@ def test_role_that_does_not_grant_is_refused_and_told_why_where_somebody_was_ask
 
 
 def test_what_changes_something_reaches_rest_with_an_assertion_of_its_own(gateway: Gateway) -> None:
-    """Where a pass would do for many requests."""
-    text, _ = pass_of(gateway, "submitter")
+    """Although an access token would be valid for many requests."""
+    text, _ = access_token_of(gateway, "submitter")
     gateway.reached()
     assert gateway.send("POST", "/v1/jobs?x=%2F", token=text, body=b"{}").status == 200
     (seen,) = gateway.reached()
@@ -115,7 +117,7 @@ def test_what_changes_something_reaches_rest_with_an_assertion_of_its_own(gatewa
 
 @pytest.mark.parametrize("kind", ["pass", "token", "user"])
 def test_revocation_counts_on_an_open_connection(gateway: Gateway, kind: str) -> None:
-    text, made = pass_of(gateway, "viewer", f"eve-{kind}", f"cred-{kind}")
+    text, made = access_token_of(gateway, "viewer", f"eve-{kind}", f"cred-{kind}")
     keys: dict[str, RevocationKey] = {
         "pass": ("pass", made.access_token_id or Jti("")),
         "token": ("token", TokenId(f"cred-{kind}")),
@@ -131,14 +133,14 @@ def test_revocation_counts_on_an_open_connection(gateway: Gateway, kind: str) ->
             connection.sendall(request)
             return gateway.read(connection).status == 403
 
-        eventually(refused, "the revoked pass goes on working")
-    other, _ = pass_of(gateway, "viewer", "someone-else", "another")
+        eventually(refused, "the revoked access token goes on working")
+    other, _ = access_token_of(gateway, "viewer", "someone-else", "another")
     assert gateway.send("GET", "/v1/jobs", token=other).status == 200
 
 
 def test_policy_changes_without_a_restart_and_a_bad_one_changes_nothing(gateway: Gateway) -> None:
     path = gateway.home.gateway / "policy.toml"
-    text, _ = pass_of(gateway, "viewer")
+    text, _ = access_token_of(gateway, "viewer")
 
     def status() -> int:
         return gateway.send("GET", "/v1/jobs", token=text).status
@@ -160,15 +162,17 @@ def test_policy_changes_without_a_restart_and_a_bad_one_changes_nothing(gateway:
     eventually(lambda: status() == 200, "the policy before does not come back")
 
 
-def test_where_owners_matter_the_pass_tells_rest_and_one_of_another_policy_is_asked_about(gateway: Gateway) -> None:
-    """What a pass says of owners holds for as long as the policy does that it was made by."""
+def test_where_owners_matter_the_access_token_tells_rest_and_one_of_another_policy_is_asked_about(
+    gateway: Gateway,
+) -> None:
+    """What an access token says about owners is valid only under the policy with which it was issued."""
     path, target = gateway.home.gateway / "policy.toml", f"/v1/jobs/{'a' * 32}"
     write_secret(
         path,
         b'version = 1\n[roles.tenant]\nallow_own = ["jobs.read"]\n[roles.viewer]\nallow = ["*.read", "jobs.list"]\n',
     )
     try:
-        tenant, viewer = (pass_of(gateway, role, name=f"{role}-{role}")[0] for role in ("tenant", "viewer"))
+        tenant, viewer = (access_token_of(gateway, role, name=f"{role}-{role}")[0] for role in ("tenant", "viewer"))
         eventually(lambda: gateway.send("GET", target, token=tenant).status == 200, "the policy does not arrive")
 
         def told(text: str) -> tuple[bool, bool]:
@@ -187,30 +191,30 @@ def test_where_owners_matter_the_pass_tells_rest_and_one_of_another_policy_is_as
             path,
             b'version = 1\n[roles.tenant]\nallow = ["jobs.read"]\n[roles.viewer]\nallow_own = ["jobs.read"]\n',
         )
-        eventually(lambda: told(viewer) == (True, False), "what the pass said of owners goes on")
+        eventually(lambda: told(viewer) == (True, False), "what the access token said of owners goes on")
         assert told(tenant) == (True, True)
     finally:
         path.unlink()
-    before, _ = pass_of(gateway, "viewer")
+    before, _ = access_token_of(gateway, "viewer")
     eventually(lambda: gateway.send("GET", "/v1/jobs", token=before).status == 200, "the policy before is back")
 
 
-def test_text_of_a_pass_tells_whether_its_role_tells_all(gateway: Gateway) -> None:
+def test_text_of_an_access_token_tells_whether_its_role_tells_all(gateway: Gateway) -> None:
     """Else Envoy would ask about each, or about none."""
     prefix = role_access_token_prefix(PolicyFile(lambda: policy_file(gateway.home), known).get().digest)
-    assert pass_of(gateway, "viewer")[0].startswith(prefix)
-    assert not pass_of(gateway, "nobody-knows-this-role")[0].startswith(prefix)
+    assert access_token_of(gateway, "viewer")[0].startswith(prefix)
+    assert not access_token_of(gateway, "nobody-knows-this-role")[0].startswith(prefix)
 
 
-def test_pass_without_a_role_that_tells_all_is_asked_about(gateway: Gateway) -> None:
-    text, _ = pass_of(gateway, "nobody-knows-this-role")
+def test_access_token_without_a_role_that_tells_all_is_asked_about(gateway: Gateway) -> None:
+    text, _ = access_token_of(gateway, "nobody-knows-this-role")
     reply = gateway.send("GET", "/v1/jobs", token=text)
     assert reply.status == 403
     assert "jobs.list" in reply.problem["detail"], "the auth service names the operation"
     assert gateway.reached() == []
 
 
-def test_expired_pass_is_told_so_by_status(gateway: Gateway) -> None:
+def test_expired_access_token_is_told_so_by_status(gateway: Gateway) -> None:
     keys = AccessTokenKeys.of(gateway.home)
     keys.load()
     policy = PolicyFile(lambda: policy_file(gateway.home), known).get()
