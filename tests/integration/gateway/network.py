@@ -1,4 +1,4 @@
-"""A gateway whose legs are mutual TLS to REST and to the auth service, and generations of authorities for them."""
+"""A gateway with mutual TLS to REST and to the auth service, and generations of authorities for it."""
 
 from __future__ import annotations
 
@@ -198,11 +198,11 @@ class NetworkGateway(Gateway):
         return ""
 
     def handshakes(self) -> dict[str, int]:
-        """How many handshakes Envoy has done on each leg."""
+        """How many handshakes Envoy has done with each upstream."""
         return self._stats("ssl.handshake")
 
     def open_connections(self) -> dict[str, int]:
-        """How many connections Envoy has on each leg."""
+        """How many connections Envoy has with each upstream."""
         return self._stats("upstream_cx_active")
 
     def _stats(self, name: str) -> dict[str, int]:

@@ -104,7 +104,7 @@ def test_configuration_from_another_host_comes_over_mutual_tls_and_keys_from_thi
     assert found(sds, "pipe") == [{"path": str(PATHS.sds_socket)}]
 
 
-def test_legs_across_hosts_are_mutual_tls_and_nothing_else() -> None:
+def test_upstreams_across_hosts_are_mutual_tls_and_nothing_else() -> None:
     auth, rest, relay = clusters(GatewayConfig(auth_host="auth.internal"), ("192.0.2.7", 8081))
     assert found(relay, "pipe") == [{"path": str(PATHS.connect_socket)}]
     assert (auth["type"], rest["type"]) == ("STRICT_DNS", "STATIC")
@@ -121,20 +121,20 @@ def test_legs_across_hosts_are_mutual_tls_and_nothing_else() -> None:
         assert found(cluster, "pipe") == []
 
 
-def test_legs_on_one_machine_are_sockets_of_the_home() -> None:
+def test_upstreams_on_one_machine_are_sockets_of_the_home() -> None:
     for cluster in clusters():
         assert cluster["transport_socket"]["name"] == "envoy.transport_sockets.raw_buffer"
         assert found(cluster, "pipe")[0]["path"].startswith("/")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104  refused
-def test_leg_to_everywhere_is_refused(host: str) -> None:
+def test_upstream_to_everywhere_is_refused(host: str) -> None:
     with pytest.raises(BootstrapError, match="cannot connect to"):
         rendered(rest=(host, 8081))
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
-def test_leg_to_no_port_is_refused(port: int) -> None:
+def test_upstream_to_no_port_is_refused(port: int) -> None:
     with pytest.raises(BootstrapError, match="cannot reach"):
         rendered(GatewayConfig(auth_host="auth", auth_port=port))
 

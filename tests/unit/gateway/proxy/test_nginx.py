@@ -41,7 +41,7 @@ def test_sockets_and_names_are_where_they_belong() -> None:
     assert "\nuser " not in text
 
 
-def test_every_leg_to_another_machine_is_verified_mutual_tls() -> None:
+def test_every_upstream_to_another_machine_is_verified_mutual_tls() -> None:
     text = render_nginx(GatewayConfig(), PATHS, NETWORK)
     assert text.count("proxy_ssl_verify on;") == text.count("proxy_pass https:") == 3
     assert text.count("proxy_ssl_certificate /srv/envoy/chain.pem;") == 3
@@ -82,7 +82,7 @@ def test_nothing_is_injected_by_a_name_or_path(name: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1"])
-def test_leg_whose_certificate_nginx_cannot_verify_is_refused(host: str) -> None:
+def test_upstream_whose_certificate_nginx_cannot_verify_is_refused(host: str) -> None:
     with pytest.raises(BootstrapError, match="nginx cannot verify"):
         render_nginx(GatewayConfig(), PATHS, Upstreams(UNIX.auth, TlsUpstream(host, 8081, Role.JOBMANAGER), RELAY))
 

@@ -1,4 +1,4 @@
-"""nginx's legs inwards over mutual TLS: to REST and the auth service on other machines."""
+"""nginx's connections to its upstreams over mutual TLS: REST and the auth service on other machines."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def network(
         shutil.rmtree(directory)
 
 
-def test_both_legs_are_mutual_tls(network: NetworkGateway) -> None:
+def test_both_upstreams_are_mutual_tls(network: NetworkGateway) -> None:
     network.start()
     reply = network.send("GET", "/v1/jobs", token=network.token(AccessRole.VIEWER, "ada"))
     assert reply.status == 200, network.log

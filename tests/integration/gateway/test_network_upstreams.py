@@ -114,7 +114,9 @@ def test_no_request_fails_through_all_phases(
         """The stream goes on, over connections made since."""
         before = network.handshakes()
         assert len(before) == 2
-        eventually(lambda: all(now > before[leg] for leg, now in network.handshakes().items()), "no new connections")
+        eventually(
+            lambda: all(now > before[upstream] for upstream, now in network.handshakes().items()), "no new connections"
+        )
         stream.more()
 
     with Stream(network).running() as stream:
@@ -153,7 +155,7 @@ def listeners(gateway: NetworkGateway) -> dict[Channel, tuple[str, int]]:
         for role in sorted(NAMED_ROLES - MAY_CONNECT[channel])
     ],
 )
-async def test_no_other_role_reaches_a_leg(
+async def test_no_other_role_reaches_an_upstream(
     shared: NetworkGateway, generations: tuple[Generation, Generation], tmp_path: Path, channel: Channel, role: Role
 ) -> None:
     install(tmp_path / "x", SpiffeId.process(TRUST_DOMAIN, role, "x"), generations[0], [generations[0]])
@@ -283,7 +285,7 @@ async def test_jobmanager_asks_which_tokens_jobs_get(shared: NetworkGateway) -> 
 
 
 async def attempt(gateway: NetworkGateway, channel: Channel, directory: Path, path: str = "/v1/jobs") -> bytes:
-    """Dial a leg with this identity and ask something; what comes back."""
+    """Dial an upstream with this identity and ask something; what comes back."""
     context = TlsIdentity(directory).client_context(server_policy(channel, TRUST_DOMAIN), alpn=["http/1.1"])
     reader, writer = await asyncio.open_connection(*listeners(gateway)[channel], ssl=context)
     try:
