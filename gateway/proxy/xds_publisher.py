@@ -95,14 +95,14 @@ class EdgePublisher:
                     _LOG.error("the new %s is invalid and not sent to Envoy: %s", what, error)
                 self._status.refused(what, str(error))
             else:
-                self._status.fine(what)
+                self._status.accepted_input(what)
 
     def _refresh_edge(self) -> None:
         policy = self._sources.policy.get()
         if self._sources.policy.rejected:
             self._status.refused("policy", self._sources.policy.rejected)
         else:
-            self._status.fine("policy")
+            self._status.accepted_input("policy")
         published = self._sources.routes.get().routes
         inputs = replace(
             self._inputs,
