@@ -51,6 +51,8 @@ MEMORY_MB = 768
 HOST = "127.0.0.1"
 _TRUST_DOMAIN = "sluice.local"
 _JOB_ID = "0" * 32
+ENDING_SECONDS = 120.0
+"""How long a pipeline may go on after its executor has ended."""
 _POLL_SECONDS = 0.05
 _TOLD_CHARACTERS = 700
 
@@ -94,8 +96,10 @@ def class_names(listed: str) -> list[str]:
 class Rehearsal:
     """Runs one job with one executor, whose JVMs record their classes."""
 
-    def __init__(self, order: Order, temp: Path) -> None:
+    def __init__(self, order: Order, temp: Path, patience: float = ENDING_SECONDS) -> None:
+        """``patience``: seconds for which the pipeline may go on after the executor has ended."""
         self._order = order
+        self._patience = patience
         self._work = order.directory
         self._temp = temp
         self._secret = secrets.token_hex(32)
@@ -127,8 +131,8 @@ class Rehearsal:
         driver, gateway = await self._start_driver()
         try:
             async with asyncio.TaskGroup() as both:
-                both.create_task(self._execute())
-                both.create_task(self._run_python(gateway, str(self._work)))
+                pipeline = both.create_task(self._run_python(gateway, str(self._work)))
+                both.create_task(self._execute(pipeline))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         if self._order.both_in_driver:
@@ -174,8 +178,8 @@ class Rehearsal:
             await asyncio.sleep(_POLL_SECONDS)
         return jvm, read_gateway(info.read_bytes())
 
-    async def _execute(self) -> None:
-        """Run the executor that the driver requests, to its end."""
+    async def _execute(self, pipeline: asyncio.Task[None]) -> None:
+        """Run the executor that the driver requests, to its end; the ``pipeline`` must end then, too."""
         registration = await self._registration
         launch = ExecutorLaunch(
             job_id=_JOB_ID,
@@ -194,7 +198,10 @@ class Rehearsal:
         place = self._place("executor", SpiffeId.executor(_TRUST_DOMAIN, _JOB_ID, 1), EXECUTOR_LISTENS)
         command = executor_command(launch, self._order.spark, place)
         process = await self._start(command, "executor", self._order.executor_options)
-        await process.wait()
+        ended = await process.wait()
+        await asyncio.wait({pipeline}, timeout=self._patience)
+        if not pipeline.done():
+            raise ClassArchiveFailed(f"the executor ended with {ended} before its pipeline")
 
     def _place(self, name: str, spiffe_id: SpiffeId, listens: Sequence[str]) -> JvmPlace:
         """Create the directories and the identity of one of the JVMs, and choose its ports."""
