@@ -25,7 +25,7 @@ import statistics
 import sys
 from dataclasses import dataclass
 
-from benchmarks.gateway_doors import LOAD, PATH, Door, doors
+from benchmarks.gateway_proxies import LOAD, PATH, ProxyUnderTest, proxies
 from benchmarks.report import Result, arguments, emit, progress
 
 GOAL = (
@@ -57,15 +57,15 @@ class Round:
         return self.proxy_us + self.asked_us + self.both_ends_us
 
 
-async def load(door: Door, seconds: int, rate: float = 0.0) -> Round:
-    """Keep ``door`` busy, or offer it ``rate`` requests per second at random times."""
+async def load(proxy: ProxyUnderTest, seconds: int, rate: float = 0.0) -> Round:
+    """Keep ``proxy`` busy, or offer it ``rate`` requests per second at random times."""
     pauses = ("-s", str(PAUSES)) if rate else ()
-    before = (*door.cpu(), _children())
+    before = (*proxy.cpu(), _children())
     process = await asyncio.create_subprocess_exec(
         str(LOAD / "usr/bin/wrk"),
         *("-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency", *pauses),
-        *("-H", "Host: localhost", "-H", f"Authorization: Bearer {door.credential}"),
-        f"https://127.0.0.1:{door.port}{PATH}",
+        *("-H", "Host: localhost", "-H", f"Authorization: Bearer {proxy.credential}"),
+        f"https://127.0.0.1:{proxy.port}{PATH}",
         env={
             **os.environ,
             "LD_LIBRARY_PATH": str(LOAD / "usr/lib/x86_64-linux-gnu"),
@@ -74,14 +74,14 @@ async def load(door: Door, seconds: int, rate: float = 0.0) -> Round:
         stdout=asyncio.subprocess.PIPE,
     )
     text = (await process.communicate())[0].decode()
-    after = (*door.cpu(), _children())
+    after = (*proxy.cpu(), _children())
     if "Non-2xx" in text or "Socket errors" in text:
-        raise RuntimeError(f"{door.name} failed requests:\n{text}")
+        raise RuntimeError(f"{proxy.name} failed requests:\n{text}")
     count = int(_found(r"(\d+) requests in", text)[0])
     value, unit = _found(r"99%\s+([\d.]+)(us|ms|s)", text)
-    proxy, asked, upstream, client = ((now - then) * 1e6 / count for now, then in zip(after, before, strict=True))
+    proxied, asked, upstream, client = ((now - then) * 1e6 / count for now, then in zip(after, before, strict=True))
     speed = float(_found(r"Requests/sec:\s+([\d.]+)", text)[0])
-    return Round(speed, float(value) * _UNITS[unit], proxy, asked, upstream + client)
+    return Round(speed, float(value) * _UNITS[unit], proxied, asked, upstream + client)
 
 
 def _children() -> float:
@@ -111,17 +111,17 @@ async def measure(rounds: int, seconds: int) -> Measured:
         "local mean = tonumber(os.getenv('PAUSE_MS'))\n"
         "function delay() return math.floor(0.5 - math.log(1 - math.random()) * mean) end\n"
     )
-    async with doors() as opened:
-        found = Measured({door.name: [] for door in opened}, [])
-        for door in opened:
-            await load(door, 1)
+    async with proxies() as opened:
+        found = Measured({proxy.name: [] for proxy in opened}, [])
+        for proxy in opened:
+            await load(proxy, 1)
         for number in range(rounds):
             turn = number % len(opened)
-            for door in [*opened[turn:], *opened[:turn]]:
-                each = await load(door, seconds)
-                found.saturated[door.name].append(each)
+            for proxy in [*opened[turn:], *opened[:turn]]:
+                each = await load(proxy, seconds)
+                found.saturated[proxy.name].append(each)
                 progress(
-                    f"{number + 1}/{rounds} {door.name}: {each.requests_per_second:.0f}/s, "
+                    f"{number + 1}/{rounds} {proxy.name}: {each.requests_per_second:.0f}/s, "
                     f"p99 {each.p99_ms:.1f} ms, CPU us: proxy {each.proxy_us:.0f}, asked {each.asked_us:.0f}, "
                     f"both ends {each.both_ends_us:.0f}"
                 )
@@ -129,7 +129,7 @@ async def measure(rounds: int, seconds: int) -> Measured:
             # The rate of this round, because the machine may be slower than in the last one.
             rate = OFFERED * found.saturated[bare.name][-1].requests_per_second
             for order in ((ours, bare), (bare, ours)):
-                both = {door.name: await load(door, seconds, rate) for door in order}
+                both = {proxy.name: await load(proxy, seconds, rate) for proxy in order}
                 found.paired.append((both[ours.name], both[bare.name]))
                 told = (
                     f"{name} {each.requests_per_second:.0f}/s p99 {each.p99_ms:.2f} ms" for name, each in both.items()

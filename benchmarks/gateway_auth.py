@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc  # type: ignore[import-untyped]  # the package has no type information
 
-from benchmarks.gateway_doors import CONFIG, TRUST_DOMAIN
+from benchmarks.gateway_proxies import CONFIG, TRUST_DOMAIN
 from sluice.core import Home
 from sluice.gateway.service import GrpcAuthorization, auth_service, run_auth
 

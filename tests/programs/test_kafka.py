@@ -29,7 +29,7 @@ CLIENT = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
 HERE = Path(__file__).resolve().parent
 
 
-class FrontDoor:
+class TlsFrontend:
     """Mutual TLS in front of a plaintext port; notes the identities of its callers."""
 
     def __init__(self, context: ssl.SSLContext, target: int) -> None:
@@ -89,15 +89,15 @@ def _end(each: socket.socket) -> None:
         each.shutdown(socket.SHUT_RDWR)
 
 
-Open = Callable[[ssl.SSLContext], FrontDoor]
+Open = Callable[[ssl.SSLContext], TlsFrontend]
 
 
 @pytest.fixture
-def open_door() -> Iterator[Open]:
-    """Opens a door to a broker of this test's own."""
+def open_frontend() -> Iterator[Open]:
+    """Opens a frontend to a broker of this test's own."""
     with ExitStack() as stack:
 
-        def open_it(context: ssl.SSLContext) -> FrontDoor:
+        def open_it(context: ssl.SSLContext) -> TlsFrontend:
             broker = stack.enter_context(
                 subprocess.Popen(
                     [program("kafka/bin/python"), HERE / "kafka_broker.py"],
@@ -109,9 +109,9 @@ def open_door() -> Iterator[Open]:
             )
             stack.callback(broker.terminate)
             assert broker.stdout is not None
-            door = FrontDoor(context, int(broker.stdout.readline()))
-            stack.callback(door.close)
-            return door
+            frontend = TlsFrontend(context, int(broker.stdout.readline()))
+            stack.callback(frontend.close)
+            return frontend
 
         yield open_it
 
@@ -137,38 +137,38 @@ def ask(properties: Path, port: int, patience: int = 5) -> str:
     ).stdout
 
 
-def test_the_client_shows_its_identity_and_gets_an_answer(pki: TestPki, open_door: Open, tmp_path: Path) -> None:
+def test_the_client_shows_its_identity_and_gets_an_answer(pki: TestPki, open_frontend: Open, tmp_path: Path) -> None:
     export_for(Program.KAFKA, pki.directory(CLIENT), tmp_path / "out", now=utc_now())
-    door = open_door(demanding(pki.directory(BROKER)))
-    assert ask(tmp_path / "out" / "librdkafka.properties", door.port, 40) == "brokers 1\n"
-    assert set(door.callers) == {str(CLIENT)}
+    frontend = open_frontend(demanding(pki.directory(BROKER)))
+    assert ask(tmp_path / "out" / "librdkafka.properties", frontend.port, 40) == "brokers 1\n"
+    assert set(frontend.callers) == {str(CLIENT)}
 
 
 @pytest.mark.parametrize("case", [Hostile.EDGE_CERTIFICATE, Hostile.FOREIGN_CA, Hostile.SELF_SIGNED, Hostile.EXPIRED])
-def test_the_client_refuses_an_impostor(case: Hostile, pki: TestPki, open_door: Open, tmp_path: Path) -> None:
+def test_the_client_refuses_an_impostor(case: Hostile, pki: TestPki, open_frontend: Open, tmp_path: Path) -> None:
     export_for(Program.KAFKA, pki.directory(CLIENT), tmp_path / "out", now=utc_now())
-    door = open_door(pki.hostile(case, pretending=BROKER).server_context())
-    said = ask(tmp_path / "out" / "librdkafka.properties", door.port)
+    frontend = open_frontend(pki.hostile(case, pretending=BROKER).server_context())
+    said = ask(tmp_path / "out" / "librdkafka.properties", frontend.port)
     assert said.startswith("failed"), said
     assert "certificate verify failed" in said
-    assert door.refused
+    assert frontend.refused
 
 
-def test_the_client_refuses_a_broker_of_another_host_name(pki: TestPki, open_door: Open, tmp_path: Path) -> None:
+def test_the_client_refuses_a_broker_of_another_host_name(pki: TestPki, open_frontend: Open, tmp_path: Path) -> None:
     export_for(Program.KAFKA, pki.directory(CLIENT), tmp_path / "out", now=utc_now())
     nameless = tmp_path / "nameless"
     pki.issuer.issue_to(nameless, BROKER, dns=["broker.example.org"])
-    door = open_door(demanding(nameless))
-    assert ask(tmp_path / "out" / "librdkafka.properties", door.port).startswith("failed")
-    assert not door.callers
+    frontend = open_frontend(demanding(nameless))
+    assert ask(tmp_path / "out" / "librdkafka.properties", frontend.port).startswith("failed")
+    assert not frontend.callers
 
 
-def test_a_client_of_the_edge_authority_is_refused(pki: TestPki, open_door: Open, tmp_path: Path) -> None:
+def test_a_client_of_the_edge_authority_is_refused(pki: TestPki, open_frontend: Open, tmp_path: Path) -> None:
     """The same files with the key and chain of a user."""
     export_for(Program.KAFKA, pki.directory(CLIENT), tmp_path / "out", now=utc_now())
     user = pki.directory(SpiffeId.process(TRUST_DOMAIN, Role.USER, "ada"))
     for name in ("key.pem", "chain.pem"):
         (tmp_path / "out" / name).write_bytes((user / name).read_bytes())
-    door = open_door(demanding(pki.directory(BROKER)))
-    assert ask(tmp_path / "out" / "librdkafka.properties", door.port).startswith("failed")
-    assert not door.callers
+    frontend = open_frontend(demanding(pki.directory(BROKER)))
+    assert ask(tmp_path / "out" / "librdkafka.properties", frontend.port).startswith("failed")
+    assert not frontend.callers

@@ -12,11 +12,11 @@ import pytest
 
 from sluice.gateway.credentials.token_file import create_token
 from sluice.gateway.principal import AccessRole
-from tests.integration.rest.test_streams_at_the_door import Door, door
+from tests.integration.rest.test_streams_behind_the_gateway import GatewayClient, gateway
 from tests.integration.runtime.conftest import Cluster, cluster as plain_cluster
 from tests.programs.conftest import program
 
-__all__ = ["door", "plain_cluster"]
+__all__ = ["gateway", "plain_cluster"]
 
 CLIENT = Path(__file__).with_name("livy_client.py")
 
@@ -31,15 +31,17 @@ def cluster(plain_cluster: Cluster, tmp_path: Path) -> Cluster:
     return plain_cluster
 
 
-async def test_livy_hook_submits_polls_reads_and_deletes(door: Door, tmp_path: Path) -> None:
-    await door.cluster.start_taskmanager("tm-1")
+async def test_livy_hook_submits_polls_reads_and_deletes(gateway: GatewayClient, tmp_path: Path) -> None:
+    await gateway.cluster.start_taskmanager("tm-1")
     (tmp_path / "pipelines").mkdir()
     pipeline = tmp_path / "pipelines" / "report.json"
-    pipeline.write_text(json.dumps({"executors": 1, "end": "when-told", "flag": str(door.cluster.flag)}))
-    door.cluster.flag.touch()
-    token = create_token(door.cluster.home, name="airflow", role=AccessRole.SUBMITTER, lifetime=dt.timedelta(hours=1))
-    connection = {"conn_type": "livy", "host": f"https://localhost:{door.port}"}
-    authorities = door.cluster.home.pki / "authorities"
+    pipeline.write_text(json.dumps({"executors": 1, "end": "when-told", "flag": str(gateway.cluster.flag)}))
+    gateway.cluster.flag.touch()
+    token = create_token(
+        gateway.cluster.home, name="airflow", role=AccessRole.SUBMITTER, lifetime=dt.timedelta(hours=1)
+    )
+    connection = {"conn_type": "livy", "host": f"https://localhost:{gateway.port}"}
+    authorities = gateway.cluster.home.pki / "authorities"
     bundle = tmp_path / "bundle.pem"  # requests takes no intermediate for an anchor, before Python 3.13
     bundle.write_bytes(b"".join((authorities / kind / "cert.pem").read_bytes() for kind in ("edge", "root")))
     process = await asyncio.create_subprocess_exec(

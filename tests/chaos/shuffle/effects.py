@@ -1,7 +1,7 @@
-"""What a fault did: a fault that nobody noticed proves nothing.
+"""What each fault did: a fault without an effect proves nothing.
 
-Effects are what the job and the workers say in their logs, and what the doors saw: each of them is something that would
-not have been without the fault, which the last test of the series checks.
+Effects are lines in the logs of the job and the workers, and what the proxies counted. None of them occurs without the
+fault, which the last test of the series checks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Effects:
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._sizes = {path: path.stat().st_size for path, _ in self._logs()}
-        self._harmed = {name: door.harmed for name, door in scene.workers.doors.items()}
+        self._harmed = {name: proxy.harmed for name, proxy in scene.workers.proxies.items()}
 
     def found(self) -> tuple[str, ...]:
         """The effects so far."""
@@ -43,8 +43,8 @@ class Effects:
                 file.seek(self._sizes.get(path, 0))
                 said = file.read()
             effects |= {effect for effect, pattern in patterns.items() if pattern.search(said)}
-        for name, door in self._scene.workers.doors.items():
-            if door.harmed > self._harmed.get(name, 0):
+        for name, proxy in self._scene.workers.proxies.items():
+            if proxy.harmed > self._harmed.get(name, 0):
                 effects.add("on the wire")
         return tuple(sorted(effects | self._scene.seen))
 

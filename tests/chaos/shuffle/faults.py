@@ -46,20 +46,20 @@ async def worker_restarted_elsewhere(scene: Scene, rng: random.Random) -> None:
     name = rng.choice(scene.used())
     await scene.workers.kill(name)
     await scene.workers.start_worker(name)
-    await scene.workers.move_door(name)
+    await scene.workers.move_proxy(name)
 
 
 async def worker_paused(scene: Scene, rng: random.Random) -> None:
     """SIGSTOP a worker for shorter or longer than clients wait, then SIGCONT."""
     name = rng.choice(scene.used())
-    process, door = scene.process(name), scene.workers.doors[name]
-    before = door.passed
+    process, proxy = scene.process(name), scene.workers.proxies[name]
+    before = proxy.passed
     process.suspend()
     try:
         await asyncio.sleep(rng.choice(DELAYS))
     finally:
         process.resume()
-    if door.passed > before:
+    if proxy.passed > before:
         scene.seen.add("kept waiting")
 
 
@@ -119,23 +119,23 @@ def _some(scene: Scene, rng: random.Random, count: int) -> list[str]:
 async def network_reset(scene: Scene, rng: random.Random) -> None:
     """All connections with a worker, or with all of them, end with a reset."""
     for name in _some(scene, rng, rng.choice([1, 3])):
-        scene.workers.doors[name].reset()
+        scene.workers.proxies[name].reset()
 
 
 async def network_reset_in_a_frame(scene: Scene, rng: random.Random) -> None:
     """The same after some more bytes."""
     for name in _some(scene, rng, rng.choice([1, 2])):
-        scene.workers.doors[name].reset_after(rng.choice([20, 500, scene.volume // 50, scene.volume // 20]))
+        scene.workers.proxies[name].reset_after(rng.choice([20, 500, scene.volume // 50, scene.volume // 20]))
 
 
 async def network_changes_bits(scene: Scene, rng: random.Random) -> None:
     """What passes is changed: TLS sees it."""
-    scene.workers.doors[rng.choice(scene.used())].change(rng.choice([1, 3]))
+    scene.workers.proxies[rng.choice(scene.used())].change(rng.choice([1, 3]))
 
 
 async def network_stalls(scene: Scene, rng: random.Random) -> None:
     """Nothing passes for shorter or longer than clients wait."""
-    await scene.workers.doors[rng.choice(scene.used())].stall(rng.choice(DELAYS))
+    await scene.workers.proxies[rng.choice(scene.used())].stall(rng.choice(DELAYS))
 
 
 FAULTS: tuple[Fault, ...] = (

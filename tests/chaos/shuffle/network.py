@@ -1,4 +1,4 @@
-"""A network that fails: what goes to a worker passes a door of ours, which can reset, stall or change it."""
+"""A network that fails: connections to a worker pass a proxy, which can reset, stall or change them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHUNK_BYTES = 32 << 10
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
-class Door:
+class FaultProxy:
     """Forwards connections to one worker. Both ends see TLS of the other; nothing is decrypted here."""
 
     def __init__(self, port: int) -> None:
@@ -28,11 +28,11 @@ class Door:
         """Chunks that were changed, kept waiting or cut off, and connections that were reset."""
 
     @classmethod
-    async def open(cls, port: int) -> Door:
-        """A door to the worker at ``port``, on a port of its own."""
-        door = cls(port)
-        door._server = await asyncio.start_server(door._serve, "127.0.0.1", 0, limit=CHUNK_BYTES)
-        return door
+    async def open(cls, port: int) -> FaultProxy:
+        """A proxy to the worker at ``port``, on a port of its own."""
+        proxy = cls(port)
+        proxy._server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0, limit=CHUNK_BYTES)
+        return proxy
 
     @property
     def port(self) -> int:

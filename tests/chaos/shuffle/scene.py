@@ -18,7 +18,7 @@ import psutil
 from benchmarks.shuffle_workers import ShuffleWorkers
 from sluice.runtime.messages import ShuffleAllocation
 from sluice.runtime.spark.jvm.command import SparkRuntime
-from tests.chaos.shuffle.network import Door
+from tests.chaos.shuffle.network import FaultProxy
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.system.shuffle.cluster import SHAPE, Cluster, cluster
 
@@ -69,31 +69,31 @@ FLAVOURS = tuple(each for each in ALL_FLAVOURS if each.name.startswith(os.enviro
 
 
 @dataclass
-class DoorWorkers(ShuffleWorkers):
-    """Workers that jobs reach through doors, which can fail."""
+class ProxiedWorkers(ShuffleWorkers):
+    """Workers that jobs reach through proxies, which can fail."""
 
-    doors: dict[str, Door] = field(default_factory=dict)
+    proxies: dict[str, FaultProxy] = field(default_factory=dict)
 
     @asynccontextmanager
-    async def open_doors(self) -> AsyncIterator[None]:
-        """A door for each worker; those that are open in the end are closed."""
+    async def open_proxies(self) -> AsyncIterator[None]:
+        """A proxy for each worker; those that are open in the end are closed."""
         for name in self.processes:
-            self.doors[name] = await Door.open(self.port(name))
+            self.proxies[name] = await FaultProxy.open(self.port(name))
         yield
-        for door in self.doors.values():
-            door.close()
+        for proxy in self.proxies.values():
+            proxy.close()
 
-    async def move_door(self, name: str) -> None:
-        """Another door for a worker, at another address; the old one is closed."""
-        old = self.doors[name]
+    async def move_proxy(self, name: str) -> None:
+        """Another proxy for a worker, at another address; the old one is closed."""
+        old = self.proxies[name]
         old.close()
-        self.doors[name] = await Door.open(self.port(name))
-        self.doors[name].passed, self.doors[name].harmed = old.passed, old.harmed
+        self.proxies[name] = await FaultProxy.open(self.port(name))
+        self.proxies[name].passed, self.proxies[name].harmed = old.passed, old.harmed
 
     def allocate(self, context: int, shuffle_id: int) -> ShuffleAllocation:
-        """All workers; each at its door."""
+        """All workers; each at its proxy."""
         found = super().allocate(context, shuffle_id)
-        workers = tuple(msgspec.structs.replace(each, port=self.doors[each.name].port) for each in found.workers)
+        workers = tuple(msgspec.structs.replace(each, port=self.proxies[each.name].port) for each in found.workers)
         return msgspec.structs.replace(found, workers=workers)
 
     def port(self, name: str) -> int:
@@ -101,10 +101,10 @@ class DoorWorkers(ShuffleWorkers):
         return self._addresses[name].port
 
     async def start_worker(self, name: str, port: int = 0) -> None:
-        """Start one worker; its door leads to it."""
+        """Start one worker; its proxy leads to it."""
         await super().start_worker(name, port)
-        if name in self.doors:
-            self.doors[name].lead_to(self.port(name))
+        if name in self.proxies:
+            self.proxies[name].lead_to(self.port(name))
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Scene:
     """The cluster, and what is broken in it."""
 
     job: Cluster
-    workers: DoorWorkers
+    workers: ProxiedWorkers
     is_usable: bool = True
     broken: set[str] = field(default_factory=set)
     """Workers that have to be started again before the next run."""
@@ -151,7 +151,7 @@ class Scene:
         return [name for name in WORKERS if self.files(name)] or self.used()
 
     def _passed_at(self, name: str) -> int:
-        return self.workers.doors[name].passed - self._passed.get(name, 0)
+        return self.workers.proxies[name].passed - self._passed.get(name, 0)
 
     async def ask(self, function: str, job: Mapping[str, Any]) -> Mapping[str, str]:
         """What the program answers: ``result`` or ``error``."""
@@ -189,14 +189,14 @@ class Scene:
             if process.returncode is not None:
                 await self.workers.start_worker(name)
         self.broken.clear()
-        for door in self.workers.doors.values():
-            door.repair()
+        for proxy in self.workers.proxies.values():
+            proxy.repair()
 
     def forget(self) -> None:
         """A run begins."""
         self.seen.clear()
-        for name, door in self.workers.doors.items():
-            self._passed[name] = door.passed
+        for name, proxy in self.workers.proxies.items():
+            self._passed[name] = proxy.passed
             self._old |= self._files(name)
 
 
@@ -205,12 +205,12 @@ async def scene(directory: Path, pki: TestPki, spark: SparkRuntime, flavour: Fla
     """Two executors and three workers."""
     async with AsyncExitStack() as stack:
         job = await stack.enter_async_context(cluster(directory, pki, spark, {**CONF, **flavour.conf}))
-        workers = DoorWorkers(
-            directory / "doors", pki.issuer, TRUST_DOMAIN, [job.job.job_id], len(WORKERS), 1, MEMORY_BYTES,
+        workers = ProxiedWorkers(
+            directory / "proxies", pki.issuer, TRUST_DOMAIN, [job.job.job_id], len(WORKERS), 1, MEMORY_BYTES,
             flavour.worker_options,
         )  # fmt: skip
         await workers.start(stack)
-        await stack.enter_async_context(workers.open_doors())
+        await stack.enter_async_context(workers.open_proxies())
         job.job.shuffle = workers
         assert len(job.job.executors) == SHAPE.executors
         yield Scene(job, workers)

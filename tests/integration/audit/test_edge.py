@@ -1,4 +1,4 @@
-"""The door: an honest one gives no finding, each weak one exactly its own."""
+"""The checks of the gateway: a sound one gives no finding, each weak one exactly its own."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Notebook:
 
 
 @dataclass
-class Door:
+class ConnectCluster:
     """The cluster, and clients of it."""
 
     cluster: LocalCluster
@@ -91,21 +91,21 @@ class Door:
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectCluster]:
     """A cluster with room for two sessions, and a standby; ada's is running."""
     home = tmp_path_factory.mktemp("connect") / "home"
     home.mkdir()
     (home / "sluice.toml").write_text("[taskmanager]\ncount = 1\nslots = 2\n")
-    running = Door(start_cluster(home, "--port", str(free_port()), "--jobmanagers", "2"))
+    running = ConnectCluster(start_cluster(home, "--port", str(free_port()), "--jobmanagers", "2"))
     yield running
     running.cluster.sluice("down")
 
 
 @pytest.fixture(scope="module")
-def ada(door: Door) -> str:
+def ada(serving: ConnectCluster) -> str:
     """Her token; her session runs and has a view with her secret."""
-    token = door.token("ada")
-    with door.notebook(token, "work", "ada", SESSION_ID) as notebook:
+    token = serving.token("ada")
+    with serving.notebook(token, "work", "ada", SESSION_ID) as notebook:
         assert notebook.next()["sum"] == 9900
         assert {"error": "AnalysisException", "condition": "TABLE_OR_VIEW_NOT_FOUND"}.items() <= notebook.next().items()
         assert notebook.next()["view"] == "secret of ada"
@@ -113,23 +113,23 @@ def ada(door: Door) -> str:
 
 
 @pytest.mark.timeout(START_SECONDS)
-def test_a_session_is_a_job_with_executors_in_slots_and_mutual_tls(door: Door, ada: str) -> None:  # noqa: ARG001
-    job = door.session("ada")
+def test_a_session_is_a_job_with_executors_in_slots_and_mutual_tls(serving: ConnectCluster, ada: str) -> None:  # noqa: ARG001
+    job = serving.session("ada")
     assert (job["state"], job["name"]) == ("RUNNING", "Spark Connect")
     assert [executor["state"] for executor in job["executors"]] == ["RUNNING"]
-    evidence = door.cluster.get(f"/v1/jobs/{job['id']}/connections")["connections"]
+    evidence = serving.cluster.get(f"/v1/jobs/{job['id']}/connections")["connections"]
     seen = [each for each in evidence if each["channel"] == "connect"]
     assert seen
     assert {(each["peer"].split("/", 3)[3], each["protocol"]) for each in seen} == {("gateway/connect", "TLSv1.3")}
 
 
 @pytest.mark.timeout(START_SECONDS)
-async def test_its_listener_admits_gateways_alone(door: Door, ada: str) -> None:  # noqa: ARG001
-    job = await asyncio.to_thread(door.session, "ada")
-    (published,) = door.home.root.glob(f"work/*/jobs/{job['id']}/driver-1/work/connect.json")
+async def test_its_listener_admits_gateways_alone(serving: ConnectCluster, ada: str) -> None:  # noqa: ARG001
+    job = await asyncio.to_thread(serving.session, "ada")
+    (published,) = serving.home.root.glob(f"work/*/jobs/{job['id']}/driver-1/work/connect.json")
     where = "127.0.0.1", json.loads(published.read_text())["port"]
     for role, name in ((Role.TASKMANAGER, "taskmanager-1"), (Role.JOBMANAGER, "jobmanager-1"), (Role.AUTH, "auth-1")):
-        identity = TlsIdentity(door.home.identity(role, name))
+        identity = TlsIdentity(serving.home.identity(role, name))
         domain = identity.spiffe_id.trust_domain
         await assert_refused(*where, identity.client_context(server_policy(Channel.CONNECT, domain), alpn=["h2"]))
     assert client_policy(Channel.CONNECT, domain).roles == {Role.GATEWAY}
@@ -140,9 +140,9 @@ async def test_its_listener_admits_gateways_alone(door: Door, ada: str) -> None:
 
 
 @pytest.mark.timeout(START_SECONDS)
-def test_the_audit_knows_its_listener_and_finds_nothing(door: Door, ada: str) -> None:  # noqa: ARG001
-    job = door.session("ada")["id"]
-    report = json.loads(door.cluster.sluice("audit", "--json", timeout=START_SECONDS).stdout)
+def test_the_audit_knows_its_listener_and_finds_nothing(serving: ConnectCluster, ada: str) -> None:  # noqa: ARG001
+    job = serving.session("ada")["id"]
+    report = json.loads(serving.cluster.sluice("audit", "--json", timeout=START_SECONDS).stdout)
     name = f"connect-{job[:8]}"
     assert name in {each["listener"]["name"] for each in report["listeners"]}
     findings = [each for each in report["results"] if each["outcome"] == "finding"]
@@ -152,63 +152,63 @@ def test_the_audit_knows_its_listener_and_finds_nothing(door: Door, ada: str) ->
 
 
 @pytest.mark.timeout(START_SECONDS)
-def test_nobody_reaches_another_ones_session_by_claiming_to_be_them(door: Door, ada: str) -> None:
-    with door.notebook(door.token("bob"), "peek", "ada", SESSION_ID) as notebook:
+def test_nobody_reaches_another_ones_session_by_claiming_to_be_them(serving: ConnectCluster, ada: str) -> None:
+    with serving.notebook(serving.token("bob"), "peek", "ada", SESSION_ID) as notebook:
         assert notebook.next().get("condition") == "TABLE_OR_VIEW_NOT_FOUND"
-    assert door.session("bob")["id"] != door.session("ada")["id"]
-    with door.notebook(ada, "peek", "nobody", SESSION_ID) as notebook:
+    assert serving.session("bob")["id"] != serving.session("ada")["id"]
+    with serving.notebook(ada, "peek", "nobody", SESSION_ID) as notebook:
         assert notebook.next()["found"] == ["secret of ada"]
 
 
 @pytest.mark.timeout(START_SECONDS)
-def test_a_query_survives_the_death_of_envoy(door: Door, ada: str) -> None:
-    with door.notebook(ada, "slow") as notebook:
+def test_a_query_survives_the_death_of_envoy(serving: ConnectCluster, ada: str) -> None:
+    with serving.notebook(ada, "slow") as notebook:
         assert notebook.next()["begun"]
-        job = door.session("ada")["id"]
-        eventually(lambda: door.cluster.job(job)["progress"]["tasks_running"], "the query runs")
-        (envoy,) = (each for each in door.cluster.processes() if each.name().startswith("envoy"))
+        job = serving.session("ada")["id"]
+        eventually(lambda: serving.cluster.job(job)["progress"]["tasks_running"], "the query runs")
+        (envoy,) = (each for each in serving.cluster.processes() if each.name().startswith("envoy"))
         envoy.kill()
         assert notebook.next().get("rows") == 40
         assert not psutil.pid_exists(envoy.pid)
 
 
 @pytest.mark.timeout(START_SECONDS)
-def test_a_query_and_its_session_survive_the_death_of_the_leader(door: Door, ada: str) -> None:
+def test_a_query_and_its_session_survive_the_death_of_the_leader(serving: ConnectCluster, ada: str) -> None:
     """The next leader goes on with the session's driver, and finds it for whoever comes back (ADR 103)."""
-    before = door.session("ada")
-    with door.notebook(ada, "slow") as notebook:
+    before = serving.session("ada")
+    with serving.notebook(ada, "slow") as notebook:
         assert notebook.next()["begun"]
-        eventually(lambda: door.cluster.job(before["id"])["progress"]["tasks_running"], "the query runs")
-        leader = leading(door)
-        (process,) = (each for each in door.cluster.processes() if has_words(each, ("run", "jobmanager", leader)))
+        eventually(lambda: serving.cluster.job(before["id"])["progress"]["tasks_running"], "the query runs")
+        leader = leading(serving)
+        (process,) = (each for each in serving.cluster.processes() if has_words(each, ("run", "jobmanager", leader)))
         process.kill()
-        eventually(patiently(lambda: leading(door) != leader), "the other JobManager leads")
+        eventually(patiently(lambda: leading(serving) != leader), "the other JobManager leads")
         assert notebook.next().get("rows") == 40
 
     def running() -> object:
-        after = door.cluster.job(before["id"])
+        after = serving.cluster.job(before["id"])
         return after if after["state"] == "RUNNING" else None
 
     after = eventually(patiently(running), "the session runs under the other leader")
     assert after["attempt"] == before["attempt"]
     assert [each["id"] for each in after["executors"]] == [each["id"] for each in before["executors"]]
-    with door.notebook(ada, "peek", "ada", SESSION_ID) as notebook:
+    with serving.notebook(ada, "peek", "ada", SESSION_ID) as notebook:
         assert notebook.next()["found"] == ["secret of ada"]
 
 
-def leading(door: Door) -> str:
+def leading(serving: ConnectCluster) -> str:
     """The name of the JobManager that leads."""
-    return str(door.cluster.get("/v1/overview")["jobmanager"].rpartition("/")[2])
+    return str(serving.cluster.get("/v1/overview")["jobmanager"].rpartition("/")[2])
 
 
 @pytest.mark.timeout(START_SECONDS)
-def test_a_revocation_ends_the_running_query_of_its_token(door: Door, ada: str) -> None:  # noqa: ARG001
-    token = door.token("ada")
-    with door.notebook(token, "slow") as notebook:
+def test_a_revocation_ends_the_running_query_of_its_token(serving: ConnectCluster, ada: str) -> None:  # noqa: ARG001
+    token = serving.token("ada")
+    with serving.notebook(token, "slow") as notebook:
         assert notebook.next()["begun"]
-        job = door.session("ada")["id"]
-        eventually(lambda: door.cluster.job(job)["progress"]["tasks_running"], "the query runs")
-        TokenStore(door.home).revoke(TokenId(token.split("_")[1]))
+        job = serving.session("ada")["id"]
+        eventually(lambda: serving.cluster.job(job)["progress"]["tasks_running"], "the query runs")
+        TokenStore(serving.home).revoke(TokenId(token.split("_")[1]))
         told = notebook.next()
         assert "rows" not in told
         assert "UNAUTHENTICATED" in told["text"] or "not valid" in told["text"], told

@@ -61,7 +61,7 @@ def directory() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def door(
+def gateway(
     edge_authority: EdgeAuthority, background: BackgroundLoop, authority: PublicAuthority, directory: Path
 ) -> Iterator[Gateway]:
     """A gateway with such a certificate."""
@@ -116,33 +116,33 @@ def replace(directory: Path, issued: Issued) -> None:
     issued.write(directory / "live")
 
 
-def test_browsers_see_it_and_clients_by_address_the_edge_authoritys(door: Gateway, directory: Path) -> None:
-    token = door.token(AccessRole.VIEWER)
-    with connected(door, browser(directory)) as connection:
+def test_browsers_see_it_and_clients_by_address_the_edge_authoritys(gateway: Gateway, directory: Path) -> None:
+    token = gateway.token(AccessRole.VIEWER)
+    with connected(gateway, browser(directory)) as connection:
         assert ask(connection, token).status == 200
-    with connected(door, edge_client_context(door.authority.certificate_file), "127.0.0.1") as connection:
+    with connected(gateway, edge_client_context(gateway.authority.certificate_file), "127.0.0.1") as connection:
         assert ask(connection, token).status == 200
     with (
         pytest.raises(ssl.SSLCertVerificationError),
-        connected(door, edge_client_context(door.authority.certificate_file)),
+        connected(gateway, edge_client_context(gateway.authority.certificate_file)),
     ):
         pass
-    with pytest.raises(ssl.SSLCertVerificationError), connected(door, browser(directory), "127.0.0.1"):
+    with pytest.raises(ssl.SSLCertVerificationError), connected(gateway, browser(directory), "127.0.0.1"):
         pass
 
 
 def test_it_is_replaced_under_load_without_a_failed_request(
-    door: Gateway, authority: PublicAuthority, directory: Path
+    gateway: Gateway, authority: PublicAuthority, directory: Path
 ) -> None:
-    token, ended, problems, answered = door.token(AccessRole.VIEWER), threading.Event(), list[str](), list[int]()
+    token, ended, problems, answered = gateway.token(AccessRole.VIEWER), threading.Event(), list[str](), list[int]()
     context = browser(directory)
 
     def client() -> None:
         try:
-            with connected(door, context) as lasting:
+            with connected(gateway, context) as lasting:
                 while not ended.is_set():
                     answered.append(ask(lasting, token).status)
-                    with connected(door, context) as fresh:
+                    with connected(gateway, context) as fresh:
                         answered.append(ask(fresh, token).status)
         except Exception as error:  # noqa: BLE001  it is the test's result
             problems.append(repr(error))
@@ -155,7 +155,7 @@ def test_it_is_replaced_under_load_without_a_failed_request(
             issued = authority.issue(NAME, key=key)
             replace(directory, issued)
             serial = issued.leaf.serial_number
-            eventually(lambda serial=serial: served(door, directory) == serial, "the new certificate is not served")  # type: ignore[misc]
+            eventually(lambda serial=serial: served(gateway, directory) == serial, "the new certificate is not served")  # type: ignore[misc]
             seen = len(answered)
             eventually(lambda seen=seen: problems or len(answered) > seen + CLIENTS, "nothing is answered")  # type: ignore[misc]
     finally:
@@ -167,10 +167,10 @@ def test_it_is_replaced_under_load_without_a_failed_request(
 
 
 def test_bad_one_is_refused_and_told_and_the_old_one_stays(
-    door: Gateway, authority: PublicAuthority, directory: Path
+    gateway: Gateway, authority: PublicAuthority, directory: Path
 ) -> None:
-    before = served(door, directory)
-    path = status_file(door.home, "envoy")
+    before = served(gateway, directory)
+    path = status_file(gateway.home, "envoy")
 
     def problems() -> str:
         report = read_status(path)
@@ -180,31 +180,31 @@ def test_bad_one_is_refused_and_told_and_the_old_one_stays(
     old_chain, old_key = chain.read_bytes(), key.read_bytes()
     replace(directory, authority.issue("other.example.com"))
     eventually(lambda: f"is not for '{NAME}'" in problems(), "the wrong name is not told")
-    assert served(door, directory) == before
+    assert served(gateway, directory) == before
     write_secret(key, old_key)
     write_public(chain, b"nothing")
     eventually(lambda: "no readable PEM certificate" in problems(), "the damaged file is not told")
-    assert served(door, directory) == before
+    assert served(gateway, directory) == before
     write_public(chain, old_chain)
     eventually(lambda: not problems(), "the good files are not told")
     issued = authority.issue(NAME)
     replace(directory, issued)
-    eventually(lambda: served(door, directory) == issued.leaf.serial_number, "the next one is not served")
+    eventually(lambda: served(gateway, directory) == issued.leaf.serial_number, "the next one is not served")
 
 
 def test_certificates_of_users_are_still_of_the_edge_authority(
-    door: Gateway, authority: PublicAuthority, directory: Path
+    gateway: Gateway, authority: PublicAuthority, directory: Path
 ) -> None:
-    policy = door.home.gateway / "policy.toml"
+    policy = gateway.home.gateway / "policy.toml"
     write_secret(policy, POLICY)
     pki = PkiConfig(trust_domain=TRUST_DOMAIN)
-    issuer = LocalIssuer(door.authority.certificate_file.parents[2], pki)
+    issuer = LocalIssuer(gateway.authority.certificate_file.parents[2], pki)
     issuer.issue_to(directory / "ada", SpiffeId.process(TRUST_DOMAIN, Role.USER, "ada"))
     context = browser(directory)
     context.load_cert_chain(directory / "ada" / "chain.pem", directory / "ada" / "key.pem")
 
     def status() -> int:
-        with connected(door, context) as connection:
+        with connected(gateway, context) as connection:
             return ask(connection).status
 
     eventually(lambda: status() == 200, "the user's certificate is no credential")
@@ -214,12 +214,12 @@ def test_certificates_of_users_are_still_of_the_edge_authority(
     chain, key = stranger.write(directory / "stranger")
     context = browser(directory)
     context.load_cert_chain(chain, key)
-    with pytest.raises((ssl.SSLError, ConnectionError)), connected(door, context) as connection:
+    with pytest.raises((ssl.SSLError, ConnectionError)), connected(gateway, context) as connection:
         ask(connection)
 
 
-def test_audit_examines_both_certificates_and_finds_nothing(door: Gateway) -> None:
-    edge = Listener(name="edge", kind=Kind.SERVER, channel=Channel.EDGE, host=door.host, port=door.port)
+def test_audit_examines_both_certificates_and_finds_nothing(gateway: Gateway) -> None:
+    edge = Listener(name="edge", kind=Kind.SERVER, channel=Channel.EDGE, host=gateway.host, port=gateway.port)
     assert list(shown_by_name([edge], GatewayConfig())) == []
     config = GatewayConfig(server_names=(NAME,), certificate_file="/chain", key_file="/key")
     (named,) = shown_by_name([edge], config)

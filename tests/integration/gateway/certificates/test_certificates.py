@@ -45,7 +45,7 @@ def test_damaged_certificate_is_never_served(gateway: Gateway, caplog: pytest.Lo
 
 
 def test_half_a_rotation_is_never_served(gateway: Gateway, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """Key and chain are two files: a crash between the two writes must not take the door down."""
+    """Key and chain are two files: a crash between the two writes must not take the gateway down."""
     before = served(gateway)
     gateway.authority.issue(tmp_path / "next")
     write_public(gateway.identity / "chain.pem", (tmp_path / "next" / "chain.pem").read_bytes())

@@ -29,7 +29,7 @@ from tests.integration.gateway.authorization.test_access_tokens_at_envoy import 
 from tests.integration.gateway.conftest import DEADLINE_SECONDS, Gateway, Recorded, Reply
 
 LEAKS = (b"envoy", b"rbac", b"jwt", b"jwks", b"upstream", b"python", b"aiohttp", b"traceback", b"sock")
-"""Words that would tell what is behind the door."""
+"""Words that would disclose what is behind the gateway."""
 
 
 def refused(gateway: Gateway, request: bytes, statuses: Sequence[int]) -> None:

@@ -122,7 +122,7 @@ def test_tokens_for_public_certificates_are_for_gateways_with_names(
         mint(spiffe_id, certificate, dns=dns, edge_server=True, now=utc_now())
 
 
-async def test_the_public_certificate_itself_opens_no_internal_door(
+async def test_the_public_certificate_itself_is_not_accepted_inside(
     pki: TestPki, ca: CaAddress, tmp_path: Path
 ) -> None:
     directory = tmp_path / "edge"

@@ -1,4 +1,4 @@
-"""The online authority on real sockets: who gets in by which door, and what it gets there."""
+"""The online authority on real sockets: who gets in by which port, and what it gets there."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ async def test_renewal_gives_the_same_names_with_a_new_key(ca: Ca) -> None:
 
 
 @pytest.mark.parametrize("case", HOSTILE_CLIENTS)
-async def test_hostile_client_does_not_get_through_the_mutual_door(case: Hostile, ca: Ca) -> None:
+async def test_hostile_client_does_not_get_through_the_mutual_tls_port(case: Hostile, ca: Ca) -> None:
     hostile = ca.pki.hostile(case, pretending=WORKER)
     await assert_refused(*ca.address.mutual, hostile.client_context(alpn=("http/1.1",)))
     assert ca.ledger() == []
@@ -226,7 +226,7 @@ async def test_hostile_client_does_not_get_through_the_mutual_door(case: Hostile
 @pytest.mark.parametrize(
     "spiffe_id", [DRIVER, SpiffeId.executor(TRUST_DOMAIN, JOB, 1), SpiffeId.process(TRUST_DOMAIN, Role.CA, "ca-2")]
 )
-async def test_jobs_and_other_authorities_have_no_business_at_the_mutual_door(spiffe_id: SpiffeId, ca: Ca) -> None:
+async def test_jobs_and_other_authorities_have_no_business_at_the_mutual_tls_port(spiffe_id: SpiffeId, ca: Ca) -> None:
     identity = ca.pki.identity(spiffe_id)
     context = identity.client_context(server_policy(Channel.CA, TRUST_DOMAIN), alpn=("http/1.1",))
     await assert_refused(*ca.address.mutual, context)
@@ -308,14 +308,14 @@ async def test_nobody_else_gets_tokens_and_nobody_for_others(
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", RENEW_PATH), ("POST", JOB_PATH), ("POST", TOKEN_PATH), ("GET", "/"), ("PUT", "/v1/x")]
 )
-async def test_enrolment_door_has_no_other_route(method: str, path: str, ca: Ca) -> None:
+async def test_enrolment_port_has_no_other_route(method: str, path: str, ca: Ca) -> None:
     body = msgspec.json.encode({"csr_pem": new_csr(WORKER)[1].decode()})
     status, _ = await off_loop(call, ca.address.enrolment, unverified_client_context(), method, path, body)
     assert status == 404
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", ENROL_PATH), ("GET", AUTHORITY_PATH)])
-async def test_mutual_door_has_no_enrolment(method: str, path: str, ca: Ca) -> None:
+async def test_mutual_tls_port_has_no_enrolment(method: str, path: str, ca: Ca) -> None:
     context = ca.pki.identity(WORKER).client_context(server_policy(Channel.CA, TRUST_DOMAIN), alpn=("http/1.1",))
     status, _ = await off_loop(call, ca.address.mutual, context, method, path)
     assert status == 404

@@ -75,7 +75,7 @@ class Looks:
 
 
 @dataclass
-class Door:
+class GatewayClient:
     """A gateway in front of the cluster's REST."""
 
     cluster: Cluster
@@ -90,13 +90,13 @@ class Door:
 
     @contextlib.asynccontextmanager
     async def listening(self, path: str, token: str) -> AsyncIterator[Events]:
-        """A stream through the door, with an API token."""
+        """A stream through the gateway, with an API token."""
         async with self.streaming(path, Shown({"authorization": f"Bearer {token}"})) as events:
             yield events
 
     @contextlib.asynccontextmanager
     async def streaming(self, path: str, shown: Shown) -> AsyncIterator[Events]:
-        """A stream through the door."""
+        """A stream through the gateway."""
         url, tls = f"https://localhost:{self.port}{path}", shown.tls or self.tls
         async with (
             aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
@@ -124,7 +124,7 @@ async def provider(tmp_path: Path) -> AsyncIterator[IdentityProvider]:
 
 
 @pytest.fixture
-async def door(cluster: Cluster, provider: IdentityProvider) -> AsyncIterator[Door]:
+async def gateway(cluster: Cluster, provider: IdentityProvider) -> AsyncIterator[GatewayClient]:
     """Envoy and the auth service in this process; a request may take three seconds."""
     home, ca_file = cluster.home, str(provider.ca_file)
     config = GatewayConfig(
@@ -162,7 +162,9 @@ async def door(cluster: Cluster, provider: IdentityProvider) -> AsyncIterator[Do
     endpoint = home.run / "endpoints" / "envoy.json"
     await _there(endpoint, envoy)
     authority = home.pki / "authorities" / "edge" / "cert.pem"
-    yield Door(cluster, json.loads(endpoint.read_bytes())["port"], edge_client_context(authority), provider, looks)
+    yield GatewayClient(
+        cluster, json.loads(endpoint.read_bytes())["port"], edge_client_context(authority), provider, looks
+    )
     for task in (envoy, auth):
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -176,60 +178,62 @@ async def _there(path: Path, task: asyncio.Task[None]) -> None:
     await eventually(exists, f"{path.name} is there")
 
 
-def _revoke_token(door: Door) -> None:
-    (record,) = [each for each in TokenStore(door.cluster.home).read().records if each.name == "eve"]
-    TokenStore(door.cluster.home).revoke(record.id)
+def _revoke_token(gateway: GatewayClient) -> None:
+    (record,) = [each for each in TokenStore(gateway.cluster.home).read().records if each.name == "eve"]
+    TokenStore(gateway.cluster.home).revoke(record.id)
 
 
-def _lock_user(door: Door) -> None:
-    Revocations.of(door.cluster.home).revoke(("user", "eve"))
+def _lock_user(gateway: GatewayClient) -> None:
+    Revocations.of(gateway.cluster.home).revoke(("user", "eve"))
 
 
-REVOCATIONS: dict[str, Callable[[Door], None]] = {"token": _revoke_token, "user": _lock_user}
+REVOCATIONS: dict[str, Callable[[GatewayClient], None]] = {"token": _revoke_token, "user": _lock_user}
 
 
 @pytest.mark.parametrize("kind", list(REVOCATIONS))
-async def test_a_stream_outlives_the_time_out_of_requests_and_ends_with_its_credential(door: Door, kind: str) -> None:
+async def test_a_stream_outlives_the_time_out_of_requests_and_ends_with_its_credential(
+    gateway: GatewayClient, kind: str
+) -> None:
     async with (
-        door.listening("/v1/events", door.token("eve")) as hers,
-        door.listening("/v1/events", door.token("ada")) as others,
+        gateway.listening("/v1/events", gateway.token("eve")) as hers,
+        gateway.listening("/v1/events", gateway.token("ada")) as others,
     ):
         assert (await hers.until("overview")).data["taskmanagers"] == 0
         await others.until("overview")
         opened = time.monotonic()
-        await door.cluster.start_taskmanager("tm-1")
+        await gateway.cluster.start_taskmanager("tm-1")
 
         async def long_enough() -> bool:
             return time.monotonic() - opened > 1.5 * REQUEST_TIMEOUT
 
         await eventually(long_enough, "a request would have timed out")
-        await door.cluster.start_taskmanager("tm-2")
+        await gateway.cluster.start_taskmanager("tm-2")
         for stream in (hers, others):
             while (await stream.until("overview")).data["taskmanagers"] != 2:
                 pass
-        await asyncio.to_thread(REVOCATIONS[kind], door)
+        await asyncio.to_thread(REVOCATIONS[kind], gateway)
         last = (await hers.rest())[-1]
         assert (last.name, last.data["type"]) == ("problem", "urn:sluice:problem:NotAsserted")
-        await door.cluster.stop_taskmanager("tm-2")
+        await gateway.cluster.stop_taskmanager("tm-2")
         await others.until("overview")
 
 
-async def _by_token(door: Door) -> Shown:
-    return Shown({"authorization": f"Bearer {door.token('by-token')}"})
+async def _by_token(gateway: GatewayClient) -> Shown:
+    return Shown({"authorization": f"Bearer {gateway.token('by-token')}"})
 
 
-async def _by_session_of_token(door: Door) -> Shown:
-    async with door.browser() as browser:
+async def _by_session_of_token(gateway: GatewayClient) -> Shown:
+    async with gateway.browser() as browser:
         form = await browser.get("/auth/login?with=token")
         token = hidden(form.text, "token")
-        reply = await browser.post("/auth/login", {"token": token, "api_token": door.token("by-session-of-token")})
+        reply = await browser.post("/auth/login", {"token": token, "api_token": gateway.token("by-session-of-token")})
         assert reply.status == 303, reply.text
         return _cookies(browser)
 
 
-async def _by_password(door: Door) -> Shown:
-    UserStore(door.cluster.home).add("by-password", PASSWORD, roles=("viewer",), groups=())
-    async with door.browser() as browser:
+async def _by_password(gateway: GatewayClient) -> Shown:
+    UserStore(gateway.cluster.home).add("by-password", PASSWORD, roles=("viewer",), groups=())
+    async with gateway.browser() as browser:
         form = await browser.get("/auth/login?with=password")
         fields = {"token": hidden(form.text, "token"), "name": "by-password", "password": PASSWORD}
         reply = await browser.post("/auth/login", fields)
@@ -237,51 +241,51 @@ async def _by_password(door: Door) -> Shown:
         return _cookies(browser)
 
 
-async def _by_provider(door: Door) -> Shown:
-    door.provider.user = "by-provider"
-    async with door.browser() as browser:
+async def _by_provider(gateway: GatewayClient) -> Shown:
+    gateway.provider.user = "by-provider"
+    async with gateway.browser() as browser:
         reply = await browser.sign_in()
         assert reply.status == 303, reply.text
         return _cookies(browser)
 
 
-async def _by_certificate(door: Door) -> Shown:
-    directory = door.cluster.tmp / "by-certificate"
+async def _by_certificate(gateway: GatewayClient) -> Shown:
+    directory = gateway.cluster.tmp / "by-certificate"
     user = SpiffeId.process(TRUST_DOMAIN, Role.USER, "by-certificate")
-    door.cluster.pki.issuer.issue_to(directory, user)
-    tls = edge_client_context(door.cluster.home.pki / "authorities" / "edge" / "cert.pem")
+    gateway.cluster.pki.issuer.issue_to(directory, user)
+    tls = edge_client_context(gateway.cluster.home.pki / "authorities" / "edge" / "cert.pem")
     tls.load_cert_chain(directory / "chain.pem", directory / "key.pem")
     return Shown({}, tls)
 
 
-async def _by_jwt(door: Door) -> Shown:
-    claims = door.provider.claims("by-jwt", "cluster", jti="jwt-1")
-    return Shown({"authorization": f"Bearer {door.provider.signer.sign(claims)}"})
+async def _by_jwt(gateway: GatewayClient) -> Shown:
+    claims = gateway.provider.claims("by-jwt", "cluster", jti="jwt-1")
+    return Shown({"authorization": f"Bearer {gateway.provider.signer.sign(claims)}"})
 
 
 def _cookies(browser: Browser) -> Shown:
     return Shown({"cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())})
 
 
-def _end_token(door: Door, name: str) -> None:
-    (record,) = [each for each in TokenStore(door.cluster.home).read().records if each.name == name]
-    TokenStore(door.cluster.home).revoke(record.id)
+def _end_token(gateway: GatewayClient, name: str) -> None:
+    (record,) = [each for each in TokenStore(gateway.cluster.home).read().records if each.name == name]
+    TokenStore(gateway.cluster.home).revoke(record.id)
 
 
-def _end_session(door: Door, name: str) -> None:
-    assert len(revoke_sessions(door.cluster.home, lambda record: record.name == name)) == 1
+def _end_session(gateway: GatewayClient, name: str) -> None:
+    assert len(revoke_sessions(gateway.cluster.home, lambda record: record.name == name)) == 1
 
 
-def _end_certificate(door: Door, name: str) -> None:
-    leaf = x509.load_pem_x509_certificate((door.cluster.tmp / name / "chain.pem").read_bytes())
-    Revocations.of(door.cluster.home).revoke(("certificate", CertificateId(leaf.fingerprint(hashes.SHA256()).hex())))
+def _end_certificate(gateway: GatewayClient, name: str) -> None:
+    leaf = x509.load_pem_x509_certificate((gateway.cluster.tmp / name / "chain.pem").read_bytes())
+    Revocations.of(gateway.cluster.home).revoke(("certificate", CertificateId(leaf.fingerprint(hashes.SHA256()).hex())))
 
 
-def _end_user(door: Door, name: str) -> None:
-    Revocations.of(door.cluster.home).revoke(("user", name))
+def _end_user(gateway: GatewayClient, name: str) -> None:
+    Revocations.of(gateway.cluster.home).revoke(("user", name))
 
 
-SIGN_INS: dict[str, tuple[Callable[[Door], Awaitable[Shown]], Callable[[Door, str], None]]] = {
+SIGN_INS: dict[str, tuple[Callable[[GatewayClient], Awaitable[Shown]], Callable[[GatewayClient, str], None]]] = {
     "by-token": (_by_token, _end_token),
     "by-session-of-token": (_by_session_of_token, _end_token),
     "by-password": (_by_password, _end_session),
@@ -293,33 +297,33 @@ SIGN_INS: dict[str, tuple[Callable[[Door], Awaitable[Shown]], Callable[[Door, st
 
 
 async def test_stream_of_each_kind_of_credential_stays_open_until_that_credential_ends(
-    door: Door, caplog: pytest.LogCaptureFixture
+    gateway: GatewayClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
         streams: dict[str, Events] = {}
         for name, (sign_in, _) in SIGN_INS.items():
-            streams[name] = await stack.enter_async_context(door.streaming("/v1/events", await sign_in(door)))
+            streams[name] = await stack.enter_async_context(gateway.streaming("/v1/events", await sign_in(gateway)))
             await streams[name].until("overview")
         # 1. Nobody is cut, however often it is looked at.
-        denials, seen = door.denials(), door.looks.count
+        denials, seen = gateway.denials(), gateway.looks.count
 
         async def looked() -> bool:
-            return door.looks.count >= seen + 3
+            return gateway.looks.count >= seen + 3
 
         await eventually(looked, "it was looked at who may stay")
-        await door.cluster.start_taskmanager("tm-1")
+        await gateway.cluster.start_taskmanager("tm-1")
         for events in streams.values():
             while (await events.until("overview")).data["taskmanagers"] != 1:
                 pass
         assert "streams were cut" not in caplog.text
-        assert door.denials() == denials
+        assert gateway.denials() == denials
         # 2. Each ends with what it was opened with, and no other does.
         for number, (name, (_, end)) in enumerate(SIGN_INS.items(), 2):
-            await asyncio.to_thread(end, door, name)
+            await asyncio.to_thread(end, gateway, name)
             last = (await streams.pop(name).rest())[-1]
             assert (last.name, last.data["type"]) == ("problem", "urn:sluice:problem:NotAsserted"), name
-            await door.cluster.start_taskmanager(f"tm-{number}")
+            await gateway.cluster.start_taskmanager(f"tm-{number}")
             for events in streams.values():
                 while (await events.until("overview")).data["taskmanagers"] != number:
                     pass
-        assert door.denials() == denials
+        assert gateway.denials() == denials

@@ -82,7 +82,7 @@ _ROUTER = extension(
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ProxyUnderTest:
     """A reverse proxy: its port, the credential of the client, and the processes whose CPU time counts."""
 
     name: str
@@ -144,7 +144,7 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def doors() -> AsyncIterator[list[Door]]:
+async def proxies() -> AsyncIterator[list[ProxyUnderTest]]:
     """Run all proxies within the block."""
     directory = Path(tempfile.mkdtemp(prefix="slb"))
     site = Site(Home.at(directory / "h"), directory)
@@ -163,13 +163,13 @@ async def doors() -> AsyncIterator[list[Door]]:
                 await stack.enter_async_context(_auth_request(site, auth)),
                 await stack.enter_async_context(_per_request_grpc(site)),
             ]
-            yield [replace(door, upstream=upstream) for door in opened]
+            yield [replace(proxy, upstream=upstream) for proxy in opened]
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextlib.asynccontextmanager
-async def _ours(site: Site, auth: int) -> AsyncIterator[Door]:
+async def _ours(site: Site, auth: int) -> AsyncIterator[ProxyUnderTest]:
     """Envoy as the product runs it."""
     running = asyncio.create_task(run_envoy(site.home, CONFIG, TRUST_DOMAIN))
     endpoint = site.home.run / "endpoints" / "envoy.json"
@@ -180,21 +180,21 @@ async def _ours(site: Site, auth: int) -> AsyncIterator[Door]:
         port = json.loads(endpoint.read_bytes())["port"]
         mine = [child.pid for child in psutil.Process().children() if str(site.home.root) in " ".join(child.cmdline())]
         envoys = [pid for pid in mine if pid != auth and "envoy" in psutil.Process(pid).name()]
-        yield Door("sluice", port, site.access_token(), envoys, [auth])
+        yield ProxyUnderTest("sluice", port, site.access_token(), envoys, [auth])
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
-async def _bare(site: Site) -> AsyncIterator[Door]:
+async def _bare(site: Site) -> AsyncIterator[ProxyUnderTest]:
     """Envoy with the same listener, limits and upstream, but without authorization."""
     async with _envoy(site, "bare", [*rate_limit(CONFIG), _ROUTER], []) as (port, pid):
-        yield Door("bare Envoy", port, site.access_token(), [pid])
+        yield ProxyUnderTest("bare Envoy", port, site.access_token(), [pid])
 
 
 @contextlib.asynccontextmanager
-async def _per_request_grpc(site: Site) -> AsyncIterator[Door]:
+async def _per_request_grpc(site: Site) -> AsyncIterator[ProxyUnderTest]:
     """Envoy with the same listener, which asks the auth service over gRPC about every request."""
     other = site.directory / "g"
     Home.at(other).create()
@@ -225,11 +225,11 @@ async def _per_request_grpc(site: Site) -> AsyncIterator[Door]:
             },
         }
         async with _envoy(site, "grpc", [*rate_limit(CONFIG), ask, _ROUTER], [cluster]) as (port, envoy):
-            yield Door("Envoy, gRPC ext_authz", port, site.token, [envoy], [pid])
+            yield ProxyUnderTest("Envoy, gRPC ext_authz", port, site.token, [envoy], [pid])
 
 
 @contextlib.asynccontextmanager
-async def _auth_request(site: Site, auth: int) -> AsyncIterator[Door]:
+async def _auth_request(site: Site, auth: int) -> AsyncIterator[ProxyUnderTest]:
     """nginx, which asks the same auth service about every request."""
     port = _free_port()
     sockets = EnvoyPaths.of(site.home)
@@ -263,8 +263,8 @@ async def _auth_request(site: Site, auth: int) -> AsyncIterator[Door]:
         proxy_pass http://auth$request_uri;
       }}
     }}"""
-    async with _nginx("door", site.directory, conf) as pids:
-        yield Door("nginx, auth_request", port, site.token, pids, [auth])
+    async with _nginx("proxy", site.directory, conf) as pids:
+        yield ProxyUnderTest("nginx, auth_request", port, site.token, pids, [auth])
 
 
 @contextlib.asynccontextmanager
