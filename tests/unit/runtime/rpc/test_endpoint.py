@@ -226,7 +226,7 @@ async def test_a_full_mailbox_refuses_asks_and_posts_and_drops_tells(
         actor.post(actor.diary.append, 4)
     with caplog.at_level(logging.WARNING):
         await gateway.drop(5)
-    assert "nobody handles drop of actor" in caplog.text
+    assert "dead letter: drop of actor" in caplog.text
     assert service.dead_letters.counts == {("actor", "MailboxFull"): 1}
     actor.gate.set()
     assert await asyncio.gather(*accepted) == [1, 2]
