@@ -243,7 +243,7 @@ class WarmPool(Generic[W]):
             self._starved_since = now
         elif now - self._starved_since >= STARVED_SECONDS:
             _LOG.warning(
-                "no warm JVM for %ss could be started for %d minutes, now because %s; %s",
+                "for %d minutes no JVM could be started to wait for %ss, now because %s; %s",
                 round((now - self._starved_since) / 60),
                 size.kind,
                 why,

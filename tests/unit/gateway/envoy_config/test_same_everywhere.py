@@ -126,8 +126,8 @@ def test_names() -> None:
         ({"auth_services": 9}, "auth_services"),
         ({"auth_services": 2, "auth_host": "auth.internal"}, "auth_host must be empty"),
         ({"envoys": 0}, "envoys"),
-        ({"envoys": 2, "port": 0}, "fixed port"),
-        ({"envoys": 2, "http3": True}, "fixed port"),
+        ({"envoys": 2, "port": 0}, "fixed TCP port"),
+        ({"envoys": 2, "http3": True}, "fixed TCP port"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], message: str) -> None:

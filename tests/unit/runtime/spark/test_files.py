@@ -75,7 +75,7 @@ def test_an_agent_that_is_told_no_spec_ends(told: bytes) -> None:
     )
 
     assert ended.returncode == 1
-    assert b"given up before it was started" in ended.stderr
+    assert b"cancelled this driver before its start" in ended.stderr
 
 
 def test_spec_that_others_can_read_is_refused(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ async def test_an_archive_without_it_or_with_more_than_that_is_told(
 async def test_what_is_no_archive_is_told_with_what_tar_says(work: Path) -> None:
     file = work / "app" / "env.tar.gz"
     file.write_bytes(b"nothing of the kind")
-    with pytest.raises(DriverFailed, match=r"env.tar.gz cannot be unpacked: .*tar"):
+    with pytest.raises(DriverFailed, match=r"cannot unpack env.tar.gz: .*tar"):
         await unpack(file, work / "app" / "env", run)
 
 
