@@ -51,8 +51,8 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Walls:
-    """What all boxes that this process starts have in common."""
+class IsolationSetup:
+    """The isolation setup that all boxes of this process share."""
 
     python: str
     """The Python that runs the entry program."""
@@ -68,11 +68,11 @@ class Walls:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One process of a job and its descendants. At level ``none``, ``walls`` is None and it is a plain process."""
+    """One process of a job and its descendants. At level ``none``, ``isolation`` is None, and it is a plain process."""
 
     view: View
     limits: Limits
-    walls: Walls | None = None
+    isolation: IsolationSetup | None = None
     uid: int | None = None
     """The job's own uid; None: the uid of the process that starts the box."""
     mounts: tuple[Mount, ...] = ()
@@ -93,21 +93,21 @@ class Box:
         Raises:
             SandboxRefused: the box has a network but no namespaces, or an argument or variable contains a NUL.
         """
-        if self.network is not None and (self.walls is None or not self.walls.bwrap):
+        if self.network is not None and (self.isolation is None or not self.isolation.bwrap):
             raise SandboxRefused("only a box with namespaces can have a private network")
-        if self.walls is None:
+        if self.isolation is None:
             yield Launch(tuple(argv), dict(env))
             return
         with contextlib.ExitStack() as stack:
-            own = self.walls.filter if self.network is None else filter_beside_network()
+            own = self.isolation.filter if self.network is None else filter_beside_network()
             fds = [_memory_file(stack, "filter", own)]
             writable = _paths((each for each in self.mounts if each.path not in self.shared), MountKind.WRITABLE)
-            readable = _paths((*self.walls.mounts, *self.mounts), MountKind.READ_ONLY)
+            readable = _paths((*self.isolation.mounts, *self.mounts), MountKind.READ_ONLY)
             network = None
             if self.network is not None:
                 program = _memory_file(stack, "network", self.network.filter)
                 network = (program, stack.enter_context(self.network.channel()))
-            if self.walls.bwrap:
+            if self.isolation.bwrap:
                 # A Landlock rule for a directory also applies to everything below it.
                 # Directories mounted below ``shown_elsewhere`` later are shared as well; until then they are read-only.
                 shared = (*self.shared, *self.view.shown_elsewhere)
@@ -132,25 +132,25 @@ class Box:
                     uid=self.uid,
                     parent=os.getpid(),
                     filter_fd=fds[0],
-                    read=(*_USERS, *map(str, self.walls.files), *readable),
+                    read=(*_USERS, *map(str, self.isolation.files), *readable),
                     write=(*_SHARED, *writable),
                 )
             fds.append(_memory_file(stack, "instructions", instructions.encoded()))
-            if self.walls.bwrap:
-                command = self._bwrap_command(self.walls, stack, fds)
+            if self.isolation.bwrap:
+                command = self._bwrap_command(self.isolation, stack, fds)
             else:
-                command = (self.walls.python, "-I", "-S", str(ENTRY), str(fds[1]), self.view.job_id)
+                command = (self.isolation.python, "-I", "-S", str(ENTRY), str(fds[1]), self.view.job_id)
             fds += network or ()
             namespaces = self.network.namespaces if self.network is not None else ()
             yield Launch(command, {}, tuple(fds), (signal.SIGTERM,), namespaces)
 
-    def _bwrap_command(self, walls: Walls, stack: contextlib.ExitStack, fds: list[int]) -> tuple[str, ...]:
+    def _bwrap_command(self, isolation: IsolationSetup, stack: contextlib.ExitStack, fds: list[int]) -> tuple[str, ...]:
         filter_fd, instructions_fd = fds
         home = self.view.home or next(iter(self.view.writable), Path("/tmp"))  # noqa: S108 - private to the box
         uid = bwrap.INNER_UID if self.uid is None else self.uid
         files = []
         own = self.network.files if self.network is not None else {}
-        copies = (bwrap.BoxFile(str(path), content_of(path)) for path in walls.files if str(path) not in own)
+        copies = (bwrap.BoxFile(str(path), content_of(path)) for path in isolation.files if str(path) not in own)
         given = (bwrap.BoxFile(path, content) for path, content in own.items())
         secrets = bwrap.secret_files(self.view.secrets, self.uid)
         for file in (*bwrap.box_files(uid, home, compiled_entry()), *copies, *given, *secrets):
@@ -159,16 +159,16 @@ class Box:
         options = (
             *bwrap.namespace_options(self.uid),
             *(("--unshare-net",) if self.offline else ()),
-            *bwrap.mount_options(walls.mounts, self.mounts, files, tmp_mb=self.limits.tmp_mb),
+            *bwrap.mount_options(isolation.mounts, self.mounts, files, tmp_mb=self.limits.tmp_mb),
             *("--seccomp", str(filter_fd), "--chdir", "/"),
         )
         fds.append(_memory_file(stack, "options", os.fsencode("".join(f"{option}\0" for option in options))))
-        inner = (walls.python, "-I", "-S", bwrap.ENTRY_PATH, str(instructions_fd), self.view.job_id)
-        return (walls.bwrap, "--args", str(fds[-1]), "--", *inner)
+        inner = (isolation.python, "-I", "-S", bwrap.ENTRY_PATH, str(instructions_fd), self.view.job_id)
+        return (isolation.bwrap, "--args", str(fds[-1]), "--", *inner)
 
     def exit_code(self, code: int) -> int:
         """Convert the exit code of the started process to that of the job's program; negative: killed by a signal."""
-        if self.walls is not None and self.walls.bwrap and code - _SIGNAL_EXIT_BASE in _FATAL:
+        if self.isolation is not None and self.isolation.bwrap and code - _SIGNAL_EXIT_BASE in _FATAL:
             return _SIGNAL_EXIT_BASE - code
         return code
 

@@ -17,7 +17,7 @@ from sluice.runtime.sandbox.bounds import (
     executor_memory_mb,
     jvm_memory_mb,
 )
-from sluice.runtime.sandbox.box import Box, Walls
+from sluice.runtime.sandbox.box import Box, IsolationSetup
 from sluice.runtime.sandbox.config import IsolationConfig, IsolationLevel
 from sluice.runtime.sandbox.errors import SandboxRefused, SandboxUnavailable
 from sluice.runtime.sandbox.landlock import landlock_version
@@ -25,7 +25,7 @@ from sluice.runtime.sandbox.late_mounts import mount_later, try_mounts
 from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, check_path, in_order
 from sluice.runtime.sandbox.system_view import python_paths
-from sluice.runtime.sandbox.trial import TRIAL_JOB, Trial, find_walls, own_rights, standing_walls
+from sluice.runtime.sandbox.trial import TRIAL_JOB, Trial, find_isolation, isolation_setup, own_rights
 from sluice.runtime.sandbox.uids import give, job_uid, open_way
 from sluice.runtime.sandbox.view import View
 
@@ -36,10 +36,10 @@ class Sandbox:
     """Creates the boxes for job processes. Each process that starts some creates one with :meth:`prepare`."""
 
     def __init__(
-        self, config: IsolationConfig, walls: Walls | None, *, own_uids: bool, private: Sequence[Path]
+        self, config: IsolationConfig, isolation: IsolationSetup | None, *, own_uids: bool, private: Sequence[Path]
     ) -> None:
         self.config = config
-        self._walls = walls
+        self._isolation = isolation
         self._own_uids = own_uids
         self._private = tuple(private)
         self._groups: ControlGroups | None = None
@@ -53,8 +53,8 @@ class Sandbox:
             config: section ``[isolation]``, the same as in that trial.
             private: directories that no job may see.
         """
-        walls = None if config.level is IsolationLevel.NONE else standing_walls(trial.bwrap)
-        sandbox = cls(config, walls, own_uids=trial.own_uids, private=private)
+        isolation = None if config.level is IsolationLevel.NONE else isolation_setup(trial.bwrap)
+        sandbox = cls(config, isolation, own_uids=trial.own_uids, private=private)
         sandbox._groups = ControlGroups.find()
         return sandbox
 
@@ -70,8 +70,8 @@ class Sandbox:
         Raises:
             SandboxUnavailable: this machine does not support it. The error contains the cause and a remedy.
         """
-        walls, own_uids = find_walls(config)
-        sandbox = cls(config, walls, own_uids=own_uids, private=private)
+        isolation, own_uids = find_isolation(config)
+        sandbox = cls(config, isolation, own_uids=own_uids, private=private)
         sandbox._groups = ControlGroups.find()
         if sandbox._groups is not None:
             sandbox._groups.remove_stale()
@@ -81,7 +81,7 @@ class Sandbox:
         return sandbox
 
     def _try_networks(self) -> None:
-        if self._walls is None or not self._walls.bwrap:
+        if self._isolation is None or not self._isolation.bwrap:
             raise SandboxUnavailable(
                 f'jobs can have private networks only at isolation.level = "sandbox", not "{self.level}"',
                 'set that level, or let jobs reach everything: egress.mode = "off"',
@@ -103,7 +103,7 @@ class Sandbox:
     @property
     def trial(self) -> Trial:
         """The result of the trial, for the child processes of this process."""
-        return Trial(bwrap="" if self._walls is None else self._walls.bwrap, own_uids=self._own_uids)
+        return Trial(bwrap="" if self._isolation is None else self._isolation.bwrap, own_uids=self._own_uids)
 
     @property
     def private(self) -> Sequence[Path]:
@@ -123,9 +123,9 @@ class Sandbox:
         return f"memory and processes are limited by control groups, version {2 if self._groups.unified else 1}"
 
     def __str__(self) -> str:
-        if self._walls is None:
+        if self._isolation is None:
             return "none: jobs can do what this process can"
-        how = f"bubblewrap ({self._walls.bwrap})" if self._walls.bwrap else "no namespaces"
+        how = f"bubblewrap ({self._isolation.bwrap})" if self._isolation.bwrap else "no namespaces"
         return f"{self.level}: {how}, {'a uid for each job' if self._own_uids else 'user namespaces'}"
 
     def uid(self, job_id: str) -> int | None:
@@ -145,13 +145,13 @@ class Sandbox:
         if uid is not None:
             for path in paths:
                 give(path, uid)
-                if self._walls is not None and not self._walls.bwrap:
+                if self._isolation is not None and not self._isolation.bwrap:
                     open_way(path)
 
     @property
     def can_mount_later(self) -> bool:
         """Whether a box with its own uid can be created before its job is known (see :meth:`mount_later`)."""
-        return self._own_uids and self._walls is not None and bool(self._walls.bwrap)
+        return self._own_uids and self._isolation is not None and bool(self._isolation.bwrap)
 
     def mount_later(self, pid: int, box_id: str, job_id: str, directories: Sequence[Path]) -> None:
         """Mount ``directories`` and the configured writable paths into a waiting box, now that its job is known.
@@ -228,7 +228,7 @@ class Sandbox:
         Raises:
             SandboxRefused: the level has no namespaces, or for the reasons of :meth:`box`.
         """
-        if self._walls is None or not self._walls.bwrap:
+        if self._isolation is None or not self._isolation.bwrap:
             raise SandboxRefused(
                 f"only a box with namespaces can run without a network, not one at level {self.level}",
                 'set [isolation] level = "sandbox"',
@@ -248,21 +248,21 @@ class Sandbox:
             SandboxRefused: the box would show too much, or a path below one that the job can write; or it needs a
                 network or secrets but has no namespaces.
         """
-        if network is not None and (self._walls is None or not self._walls.bwrap):
+        if network is not None and (self._isolation is None or not self._isolation.bwrap):
             raise SandboxRefused("only a box with namespaces can have a private network")
-        if view.secrets and (self._walls is None or not self._walls.bwrap):
+        if view.secrets and (self._isolation is None or not self._isolation.bwrap):
             raise SandboxRefused(
                 f"a job may not have secrets at level {self.level}: others would see them",
                 'set [isolation] level = "sandbox", or submit the job without secrets',
             )
-        if self._walls is None:
+        if self._isolation is None:
             return Box(view, limits)
-        if self._own_uids and not self._walls.bwrap:
+        if self._own_uids and not self._isolation.bwrap:
             # Paths such as checkpoints, or compiled code in a home directory.
             for path in (*view.read_only, *view.writable, *view.shared):
                 open_way(path)
         shared = frozenset(self._shared(view)) if network is not None else frozenset()
-        return Box(view, limits, self._walls, self.uid(view.job_id), tuple(self._mounts(view)), network, shared)
+        return Box(view, limits, self._isolation, self.uid(view.job_id), tuple(self._mounts(view)), network, shared)
 
     def _shared(self, view: View) -> list[Path]:
         return _with_targets([*view.shared, *map(Path, self.config.writable)])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.runtime.sandbox.box import Box, Walls
+from sluice.runtime.sandbox.box import Box, IsolationSetup
 from sluice.runtime.sandbox.config import IsolationConfig, IsolationLevel
 from sluice.runtime.sandbox.errors import SandboxRefused, SandboxUnavailable
 from sluice.runtime.sandbox.landlock import landlock_version
@@ -46,7 +46,7 @@ NAMESPACE_RIGHTS = {"sys_admin": 21}
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The isolation that this machine supports, as :func:`find_walls` has determined it.
+    """The isolation that this machine supports, as :func:`find_isolation` has determined it.
 
     Attributes:
         bwrap: path of the bubblewrap that works; empty: no namespaces.
@@ -57,14 +57,14 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     own_uids: bool
 
 
-def standing_walls(bwrap: str) -> Walls:
-    """The walls of a box created by ``bwrap``; if that is empty, of a box without namespaces."""
+def isolation_setup(bwrap: str) -> IsolationSetup:
+    """The setup of boxes that ``bwrap`` creates; if ``bwrap`` is empty, of boxes without namespaces."""
     python = os.path.realpath(sys.executable)
-    return Walls(python, bwrap, tuple(system_mounts()), system_files(), seccomp_filter())
+    return IsolationSetup(python, bwrap, tuple(system_mounts()), system_files(), seccomp_filter())
 
 
-def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
-    """The tested walls of the configured level, and whether each job gets its own uid.
+def find_isolation(config: IsolationConfig) -> tuple[IsolationSetup | None, bool]:
+    """The tested setup of the configured level, and whether each job gets its own uid.
 
     Raises:
         SandboxUnavailable: this machine does not support the level.
@@ -86,9 +86,9 @@ def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
                 'isolation.level = "uid" needs Landlock, which this kernel does not have',
                 'start it with Linux 5.13 or newer and lsm=landlock,…, or set level = "sandbox"',
             )
-        walls = standing_walls("")
-        _try(walls, own_uids=True)
-        return walls, True
+        isolation = isolation_setup("")
+        _try(isolation, own_uids=True)
+        return isolation, True
     missing = [name for name, number in (ROOTS_RIGHTS | NAMESPACE_RIGHTS).items() if not rights >> number & 1]
     own_uids = os.geteuid() == 0
     if own_uids and missing:
@@ -99,13 +99,13 @@ def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
         )
     failures: list[SandboxUnavailable] = []
     for bwrap in programs(config):
-        walls = standing_walls(bwrap)
+        isolation = isolation_setup(bwrap)
         try:
-            _try(walls, own_uids=own_uids)
+            _try(isolation, own_uids=own_uids)
         except SandboxUnavailable as error:
             failures.append(error)
         else:
-            return walls, own_uids
+            return isolation, own_uids
     if failures:
         raise failures[0]
     raise SandboxUnavailable("there is no bubblewrap (bwrap)", f"install it: apt-get install bubblewrap, {WITHOUT}")
@@ -142,14 +142,14 @@ def programs(config: IsolationConfig) -> Iterator[str]:
             yield str(bundled)
 
 
-def _try(walls: Walls, *, own_uids: bool) -> None:
+def _try(isolation: IsolationSetup, *, own_uids: bool) -> None:
     try:
         mounts = in_order(Mount.read_only(check_path(path)) for path in python_paths())
     except SandboxRefused as error:
         raise SandboxUnavailable(
             f"Python cannot be shown to jobs: {error.what}", "use a virtual environment"
         ) from error
-    box = Box(View(TRIAL_JOB), Limits(), walls, job_uid(TRIAL_JOB) if own_uids else None, tuple(mounts))
+    box = Box(View(TRIAL_JOB), Limits(), isolation, job_uid(TRIAL_JOB) if own_uids else None, tuple(mounts))
     argv = (sys.executable, "-I", "-c", _PROGRAM)
     try:
         with box.launch(argv, env={"LANG": "C.UTF-8"}, cwd=Path("/")) as launch:
@@ -191,7 +191,7 @@ def _leak(seen: Mapping[str, str], box: Box) -> str:
     for name, value in wanted.items():
         if seen.get(name) != value:
             return f"{name} is {seen.get(name, 'not told')[:40]}, not {value}"
-    if box.walls is not None and box.walls.bwrap and int(seen["pids"]) > MAX_PIDS:
+    if box.isolation is not None and box.isolation.bwrap and int(seen["pids"]) > MAX_PIDS:
         return f"it shows {seen['pids'][:10]} processes"
     return ""
 

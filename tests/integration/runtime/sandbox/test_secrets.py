@@ -102,13 +102,13 @@ def test_without_a_sandbox_there_are_no_secrets(boxes: Boxes) -> None:
     boxes.sandbox = Sandbox.prepare(IsolationConfig(level=IsolationLevel.NONE))
     with pytest.raises(SandboxRefused, match="others would see them"):
         box_with(boxes)
-    assert box_with(boxes, ()).walls is None
+    assert box_with(boxes, ()).isolation is None
 
 
 def test_nor_are_there_any_without_namespaces(boxes: Boxes) -> None:
     view = View(JOB, (), (boxes.work,), secrets=SECRETS)
-    walls = replace(boxes.box().walls, bwrap="")  # type: ignore[type-var]  # it has walls
-    sandbox = Sandbox(IsolationConfig(level=IsolationLevel.UID), walls, own_uids=True, private=())
+    isolation = replace(boxes.box().isolation, bwrap="")  # type: ignore[type-var]  # it is isolated
+    sandbox = Sandbox(IsolationConfig(level=IsolationLevel.UID), isolation, own_uids=True, private=())
     with pytest.raises(SandboxRefused, match="level uid"):
         sandbox.box(view, sandbox.limits())
 
