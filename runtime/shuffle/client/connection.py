@@ -240,7 +240,7 @@ class WorkerConnection:
 
     def _check(self) -> None:
         if self._broken is not None:
-            raise self._broken.again()
+            raise self._broken.fresh_copy()
 
 
 def _reason(error: BaseException) -> str:
@@ -257,5 +257,5 @@ async def answer_of(queue: Answers, worker: str) -> tuple[Header, bytes]:
     except TimeoutError:
         raise ShuffleUnavailable(f"shuffle worker {worker} has not answered for {ANSWER_SECONDS:.0f} s") from None
     if isinstance(answer, ShuffleError):
-        raise answer.again()  # when a connection ends, all its requests get the same error object
+        raise answer.fresh_copy()  # when a connection ends, all its requests get the same error object
     return answer

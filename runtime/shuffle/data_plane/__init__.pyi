@@ -29,7 +29,7 @@ from .frames import (
     FrameType as FrameType,
     Header as Header,
     Hello as Hello,
-    Produced as Produced,
+    ProducerStatement as ProducerStatement,
     PushEntry as PushEntry,
     Share as Share,
     error_of as error_of,

@@ -52,7 +52,7 @@ class ShuffleError(SluiceError):
         self.partition = partition
         self.map_id = map_id
 
-    def again(self) -> Self:
+    def fresh_copy(self) -> Self:
         """Return a copy of this error, with this error as its cause.
 
         Use it for an error that is raised more than once, perhaps by several threads: each raise adds to the traceback

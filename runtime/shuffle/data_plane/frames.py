@@ -84,7 +84,7 @@ class FrameType(enum.IntEnum):
     ERROR = 31
 
 
-class Produced(enum.IntEnum):
+class ProducerStatement(enum.IntEnum):
     """The statement of a PRODUCE frame, in ``aux``. ``count`` is a number of maps."""
 
     COMPLETE = 1
@@ -281,7 +281,7 @@ class Production(NamedTuple):
     ``reason`` is set for ``ABORTED``; ``share`` and ``maps``, a number of its maps, are set for the others.
     """
 
-    what: Produced
+    statement: ProducerStatement
     share: Share
     maps: int
     reason: str
@@ -294,10 +294,10 @@ def parse_produced(header: Header, payload: bytes | bytearray | memoryview) -> P
         FrameRefused: the statement is unknown, or the payload does not match it.
     """
     try:
-        what = Produced(header.aux)
+        what = ProducerStatement(header.aux)
     except ValueError:
         raise FrameRefused(f"{header.aux} is not a known statement of a PRODUCE") from None
-    if what is not Produced.ABORTED:
+    if what is not ProducerStatement.ABORTED:
         return Production(what, _parse_share(header, payload), header.count, "")
     if header.count or header.length > MAX_ERROR_TEXT_BYTES:
         raise FrameRefused(f"a PRODUCE with {what.name} has {header.length} bytes and a count of {header.count}")

@@ -43,8 +43,8 @@ from sluice.runtime.shuffle.manager.hand_overs import HandOvers, WorkerLink
 from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
 from sluice.runtime.shuffle.manager.jobs import Job, JobTable, Quotas, Shuffle
 from sluice.runtime.shuffle.manager.placement import choose
-from sluice.runtime.shuffle.manager.successor_choice import kept_by
-from sluice.runtime.shuffle.manager.views import bytes_of_jobs, job_view, why_too_few, worker_view
+from sluice.runtime.shuffle.manager.successor_choice import shuffles_on
+from sluice.runtime.shuffle.manager.views import bytes_of_jobs, explain_shortage, job_view, worker_view
 from sluice.runtime.shuffle.manager.workers import Worker, WorkerTable
 
 _LOG = logging.getLogger(__name__)
@@ -183,8 +183,8 @@ class ShuffleManager(FencedRpcEndpoint):
     def _watch_hand_overs(self) -> None:
         for worker in self._workers.all:
             if self._hand_overs.due(worker):
-                gone_on = self._hand_overs.go_on(worker)
-                self.hand_off(gone_on, failed=self._failure_logger(f"handing over the data of {worker.name}"))
+                advanced = self._hand_overs.advance(worker)
+                self.hand_off(advanced, failed=self._failure_logger(f"handing over the data of {worker.name}"))
 
     def _watch_leases(self) -> None:
         for job in self._jobs.expired():
@@ -232,7 +232,7 @@ class ShuffleManager(FencedRpcEndpoint):
             self._jobs.check_quota(job, bytes_of_jobs(self._workers.all))
         names = await self._allowed_workers(job, request)
         if len(names) < request.replicas:
-            raise NoShuffleService(why_too_few(self._states(), request.replicas), "see `sluice shuffle status`")
+            raise NoShuffleService(explain_shortage(self._states(), request.replicas), "see `sluice shuffle status`")
         self._jobs.place(job, request.shuffle_number, Shuffle(request.partitions, names))
         return ShuffleAllocation(
             shuffle_number=request.shuffle_number,
@@ -342,7 +342,7 @@ class ShuffleManager(FencedRpcEndpoint):
 
     def _release_shuffle(self, job: Job, shuffle_number: int) -> None:
         """Release a shuffle on all workers: after a change of leaders it is unknown which of them keep it."""
-        self._jobs.displace(job, shuffle_number)
+        self._jobs.forget_shuffle(job, shuffle_number)
         if self._store.has_noted(job.job_id, shuffle_number):
             recorded = self._hand_overs.record(job, shuffle_number)
             self.hand_off(recorded, failed=self._failure_logger("removing the record of a shuffle's hand-overs"))
@@ -397,7 +397,7 @@ class ShuffleManager(FencedRpcEndpoint):
         _LOG.info("%s %s ShuffleWorker %s", self.caller.identity, "drains" if wanted else "resumes", name)
         self._send_drain(name, wanted=wanted)
         if not wanted:  # the worker still has the data that it handed over
-            for kept in kept_by(name, self._jobs.all):
+            for kept in shuffles_on(name, self._jobs.all):
                 if kept.shuffle.successors.pop(name, ""):
                     recorded = self._hand_overs.record(kept.job, kept.number)
                     self.hand_off(recorded, failed=self._failure_logger("recording that a shuffle was not handed over"))

@@ -17,7 +17,7 @@ from sluice.runtime.rpc import RemotePeer
 from sluice.runtime.shuffle.control_plane import HandOver, ShuffleWorkerGateway
 from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
 from sluice.runtime.shuffle.manager.jobs import Job, JobTable
-from sluice.runtime.shuffle.manager.successor_choice import Kept, kept_by, successor
+from sluice.runtime.shuffle.manager.successor_choice import KeptShuffle, shuffles_on, successor
 from sluice.runtime.shuffle.manager.workers import Worker, WorkerTable
 
 _LOG = logging.getLogger(__name__)
@@ -57,10 +57,10 @@ class HandOvers:
         self._recording = asyncio.Lock()
 
     def due(self, worker: Worker) -> bool:
-        """Whether a worker is drained and connected, and :meth:`go_on` is not running for it."""
+        """Whether a worker is drained and connected, and :meth:`advance` is not running for it."""
         return worker.drained and worker.name in self._links and worker.name not in self._under_way
 
-    async def go_on(self, worker: Worker) -> None:
+    async def advance(self, worker: Worker) -> None:
         """Continue to hand over the data of a drained worker. Readers are sent to the successor when it has all of it.
 
         The manager repeats this at each check of the workers, because maps that were open at the time of the drain are
@@ -69,7 +69,7 @@ class HandOvers:
         self._under_way.add(worker.name)
         try:
             left = await self._find_older_shuffles(worker)
-            for kept in kept_by(worker.name, self._jobs.all):
+            for kept in shuffles_on(worker.name, self._jobs.all):
                 left += await self._hand_over_shuffle(worker.name, kept)
             worker.handed_over = left == 0
         finally:
@@ -86,10 +86,10 @@ class HandOvers:
             unanswered += numbers is None
             if self._jobs.get(kept.job_id) is job:
                 for number in numbers or ():
-                    self._jobs.found(job, number, worker.name)
+                    self._jobs.add_reported(job, number, worker.name)
         return unanswered
 
-    async def _hand_over_shuffle(self, name: str, kept: Kept) -> int:
+    async def _hand_over_shuffle(self, name: str, kept: KeptShuffle) -> int:
         """Hand over one shuffle; returns how many maps are left, or 1 if that is unknown."""
         to = successor(name, kept.shuffle, self._workers.candidates(kept.job.job_id), self._jobs.assigned)
         source, target = self._links.get(name), self._links.get(to)

@@ -143,7 +143,7 @@ class JobTable:
         job = self._jobs.pop(job_id, None)
         if job is not None:
             for shuffle_number in tuple(job.shuffles):
-                self.displace(job, shuffle_number)
+                self.forget_shuffle(job, shuffle_number)
         return job
 
     def lease_left(self, job: Job) -> float:
@@ -157,18 +157,18 @@ class JobTable:
 
     def place(self, job: Job, shuffle_number: int, shuffle: Shuffle) -> None:
         """Record the workers of a live job's shuffle; this replaces an earlier record."""
-        self.displace(job, shuffle_number)
+        self.forget_shuffle(job, shuffle_number)
         job.shuffles[shuffle_number] = shuffle
         self._assigned.update(dict.fromkeys(shuffle.workers, shuffle.partitions))
 
-    def found(self, job: Job, shuffle_number: int, worker: str) -> None:
+    def add_reported(self, job: Job, shuffle_number: int, worker: str) -> None:
         """Record that a worker reports data of a shuffle of a recovered job."""
         shuffle = job.shuffles.setdefault(shuffle_number, Shuffle(0, ()))
         if worker not in shuffle.workers and worker not in shuffle.successors.values():
             shuffle.workers = (*shuffle.workers, worker)
             self._assigned[worker] += shuffle.partitions
 
-    def displace(self, job: Job, shuffle_number: int) -> None:
+    def forget_shuffle(self, job: Job, shuffle_number: int) -> None:
         """Forget a shuffle that has ended. An unknown shuffle is no error."""
         shuffle = job.shuffles.pop(shuffle_number, None)
         if shuffle is not None:

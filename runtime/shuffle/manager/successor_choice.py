@@ -10,7 +10,7 @@ from sluice.runtime.shuffle.manager.placement import Candidate, choose
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptShuffle:
     """A shuffle that a worker has data of."""
 
     job: Job
@@ -18,10 +18,10 @@ class Kept:
     shuffle: Shuffle
 
 
-def kept_by(name: str, jobs: Iterable[Job]) -> list[Kept]:
+def shuffles_on(name: str, jobs: Iterable[Job]) -> list[KeptShuffle]:
     """Return all shuffles that ``name`` was assigned or has taken over."""
     return [
-        Kept(job, number, shuffle)
+        KeptShuffle(job, number, shuffle)
         for job in jobs
         for number, shuffle in job.shuffles.items()
         if name in shuffle.workers or name in shuffle.successors.values()

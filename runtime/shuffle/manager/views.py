@@ -55,7 +55,7 @@ def bytes_of_jobs(workers: Iterable[Worker]) -> Mapping[str, int]:
     return kept
 
 
-def why_too_few(states: Collection[tuple[Worker, tuple[WorkerState, str]]], replicas: int) -> str:
+def explain_shortage(states: Collection[tuple[Worker, tuple[WorkerState, str]]], replicas: int) -> str:
     """Return the message that explains why a shuffle with this number of replicas gets no workers."""
     active = sum(state is WorkerState.ACTIVE for _, (state, _) in states)
     reasons = [f"{worker.name} {state}: {reason}" for worker, (state, reason) in states if reason]

@@ -11,7 +11,7 @@ from sluice.runtime.shuffle.data_plane.frames import (
     SEGMENT_ENTRY,
     FrameType,
     Header,
-    Produced,
+    ProducerStatement,
     Share,
     pack_share,
 )
@@ -55,7 +55,9 @@ def completed_shuffles(_: bytes) -> Frames:
     """Shuffles that nobody has heard of, complete without a map."""
     nothing = pack_share(Share(1, 0))
     for shuffle in range(8_000):
-        header = Header(FrameType.PRODUCE, shuffle=shuffle, request=1, length=len(nothing), aux=Produced.COMPLETE)
+        header = Header(
+            FrameType.PRODUCE, shuffle=shuffle, request=1, length=len(nothing), aux=ProducerStatement.COMPLETE
+        )
         yield header.pack() + nothing
 
 
@@ -69,14 +71,14 @@ def shares(_: bytes) -> Frames:
     """Shares of a shuffle that are complete without any map."""
     for number in range(20_000):
         payload = pack_share(Share(1 << 20, number))
-        yield Header(FrameType.PRODUCE, request=1, length=len(payload), aux=Produced.COMPLETE).pack() + payload
+        yield Header(FrameType.PRODUCE, request=1, length=len(payload), aux=ProducerStatement.COMPLETE).pack() + payload
 
 
 def reasons(_: bytes) -> Frames:
     """Shuffles that are given up with many words."""
     text = b"\xf0\x9f\x90\x98" * 1000
     for shuffle in range(2_000):
-        header = Header(FrameType.PRODUCE, shuffle=shuffle, request=1, length=len(text), aux=Produced.ABORTED)
+        header = Header(FrameType.PRODUCE, shuffle=shuffle, request=1, length=len(text), aux=ProducerStatement.ABORTED)
         yield header.pack() + text
 
 

@@ -17,7 +17,7 @@ from sluice.runtime.shuffle.data_plane.frames import (
     DATA_ENTRY,
     FrameType,
     Header,
-    Produced,
+    ProducerStatement,
     Share,
     pack_share,
     parse_maps,
@@ -66,7 +66,7 @@ def commit(map_id: int, segments: int, size: int) -> bytes:
     ).pack()  # fmt: skip
 
 
-def produce(what: Produced, count: int = 0, payload: bytes = b"") -> bytes:
+def produce(what: ProducerStatement, count: int = 0, payload: bytes = b"") -> bytes:
     payload = payload or pack_share(SHARE)
     header = Header(FrameType.PRODUCE, shuffle=SHUFFLE, request=9, length=len(payload), count=count, aux=what)
     return header.pack() + payload
@@ -123,7 +123,7 @@ async def test_maps_come_as_they_are_committed_until_the_writer_says_that_these_
                 assert write(writer, map_id, b"row %d" % map_id).header.extra > 0
                 assert read(reader, 1) == [(map_id, b"row %d" % map_id)]
             reader.send(took(15, 3))
-            writer.send(produce(Produced.COMPLETE, 3))
+            writer.send(produce(ProducerStatement.COMPLETE, 3))
             assert writer.answer_of(FrameType.PRODUCE_OK).header.request == 9
             end = next(each for each in iter(reader.answer, None) if each.header.kind is not FrameType.MAPS_SENT)
             assert (end.header.kind, end.header.count, end.header.extra) == (FrameType.END, 3, 15)
@@ -151,7 +151,7 @@ async def test_a_writer_that_goes_on_for_long_leaves_nothing_behind_that_was_rea
                 assert read(reader, 1) == [(map_id, b"row")]
                 reader.send(took(3, map_id + 1))
                 if map_id % 10 == 9:
-                    writer.send(produce(Produced.FORGET, map_id - 5))
+                    writer.send(produce(ProducerStatement.FORGET, map_id - 5))
                     header = writer.answer_of(FrameType.PRODUCE_OK).header
                     assert header.count == 1
                     assert header.aux <= map_id + 1
@@ -178,7 +178,7 @@ async def test_readers_hear_why_a_writer_gave_up(start_worker: StartWorker, iden
             reader.send(follow())
             write(writer, 0)
             read(reader, 1)
-            writer.send(produce(Produced.ABORTED, payload=b"the source is broken"))
+            writer.send(produce(ProducerStatement.ABORTED, payload=b"the source is broken"))
             writer.answer_of(FrameType.PRODUCE_OK)
             while (answer := reader.answer()).header.kind is FrameType.MAPS_SENT:
                 pass
@@ -244,7 +244,7 @@ async def test_another_job_sees_nothing(start_worker: StartWorker, identities: d
         ):
             thief.send(follow())
             write(writer, 0)
-            hostile.send(produce(Produced.ABORTED, payload=b"no more"))
+            hostile.send(produce(ProducerStatement.ABORTED, payload=b"no more"))
             hostile.answer_of(FrameType.PRODUCE_OK)
             while (answer := thief.answer()).header.kind is not FrameType.ERROR:
                 assert not answer.header.count
@@ -257,17 +257,19 @@ async def test_another_job_sees_nothing(start_worker: StartWorker, identities: d
 @pytest.mark.parametrize(
     ("direction", "frame"),
     [
-        pytest.param("push", produce(Produced.COMPLETE, payload=b"1234567"), id="no whole share"),
-        pytest.param("push", produce(Produced.FORGET, payload=pack_share(Share(2, 2))), id="no share"),
-        pytest.param("push", produce(Produced.FORGET, payload=pack_share(Share(0, 0))), id="a share of nothing"),
+        pytest.param("push", produce(ProducerStatement.COMPLETE, payload=b"1234567"), id="no whole share"),
+        pytest.param("push", produce(ProducerStatement.FORGET, payload=pack_share(Share(2, 2))), id="no share"),
+        pytest.param(
+            "push", produce(ProducerStatement.FORGET, payload=pack_share(Share(0, 0))), id="a share of nothing"
+        ),
         pytest.param("push", Header(FrameType.PRODUCE, aux=7).pack(), id="says what nobody knows"),
-        pytest.param("push", produce(Produced.ABORTED, 1, b"why"), id="gives up some maps"),
-        pytest.param("push", produce(Produced.ABORTED, payload=b"x" * 5000), id="too many words"),
+        pytest.param("push", produce(ProducerStatement.ABORTED, 1, b"why"), id="gives up some maps"),
+        pytest.param("push", produce(ProducerStatement.ABORTED, payload=b"x" * 5000), id="too many words"),
         pytest.param("push", Header(FrameType.COMMIT, aux=1).pack(), id="announced by nobody"),
         pytest.param("push", follow(), id="follow on a connection for pushes"),
         pytest.param("fetch", follow(end=0), id="no partition"),
         pytest.param("fetch", follow() + follow(), id="the same request twice"),
-        pytest.param("fetch", produce(Produced.COMPLETE), id="produce on a connection for fetches"),
+        pytest.param("fetch", produce(ProducerStatement.COMPLETE), id="produce on a connection for fetches"),
     ],
 )
 async def test_malformed_frames_end_the_connection_and_nothing_else(

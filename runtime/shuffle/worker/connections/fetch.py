@@ -29,7 +29,7 @@ from sluice.runtime.shuffle.worker.storage import (
     REQUEST_BYTES,
     Holding,
     Located,
-    NoRoomYet,
+    RetryableQuotaExceeded,
     ShuffleStore,
 )
 
@@ -81,7 +81,7 @@ class FetchConnection:
             fetch = self._next(ready)
             try:
                 self._answer(fetch)
-            except NoRoomYet:
+            except RetryableQuotaExceeded:
                 self._job.connections.budget.wait(NO_ROOM_SECONDS)
             except ShuffleError as error:
                 self._fail(error, fetch.header)
@@ -155,7 +155,7 @@ class FetchConnection:
         self._starved.pop(fetch.header.request, None)
         try:
             more = fetch.advance()
-        except NoRoomYet:
+        except RetryableQuotaExceeded:
             self._starved[fetch.header.request] = fetch
         except ShuffleError as error:
             self._fail(error, fetch.header)
@@ -179,7 +179,9 @@ class FetchConnection:
             # The reader may come before the first writer.
             data, checks = self._job.shuffle(header.shuffle, create=True)
             partitions, patience = (header.partition, header.aux), self._store.config.follow_seconds
-            follower = data.announced.follow(share, partitions, patience, had=header.count, taken=max(0, header.map_id))
+            follower = data.announced.follow(
+                share, partitions, patience, maps_received=header.count, bytes_taken=max(0, header.map_id)
+            )
             stack.pop_all()
         fetch = FollowingFetch(
             header, data, checks, iter(()), header.extra, time.monotonic(), follower=follower, holding=holding
@@ -220,10 +222,10 @@ class FetchConnection:
 
     def _answer(self, fetch: Fetch) -> None:
         """Send the next DATA frame of a fetch, and END after the last one."""
-        at, row = fetch.at, fetch.row
-        if at is None:
+        window, row = fetch.window, fetch.row
+        if window is None:
             raise FrameRefused("the fetch has no segments left")
-        end, size = _fill(at.lengths, row, min(self._answer_bytes, fetch.credit))
+        end, size = _fill(window.lengths, row, min(self._answer_bytes, fetch.credit))
         table = HEADER_BYTES + (end - row) * DATA_ENTRY.itemsize
         if table + size <= len(self._buffer):
             self._send(fetch, row, end, self._buffer[: table + size])
@@ -233,27 +235,27 @@ class FetchConnection:
             self._send(fetch, row, end, memoryview(bytearray(table + size)))
 
     def _send(self, fetch: Fetch, row: int, end: int, view: memoryview) -> None:
-        at = fetch.at
-        if at is None:
+        window = fetch.window
+        if window is None:
             raise FrameRefused("the fetch has no segments left")
         count = end - row
         table = HEADER_BYTES + count * DATA_ENTRY.itemsize
         size = len(view) - table
         data = view[table:]
-        if not fetch.read(at, row, end, data):
+        if not fetch.read(window, row, end, data):
             return
         if self._store.config.verify:
-            _verify(fetch, at, row, end, data)
+            _verify(fetch, window, row, end, data)
         answer = Header(
             FrameType.DATA,
             shuffle=fetch.header.shuffle,
-            partition=at.partitions[row],
+            partition=window.partitions[row],
             request=fetch.header.request,
             length=len(view) - HEADER_BYTES,
             count=count,
         )
         view[:HEADER_BYTES] = answer.pack()
-        view[HEADER_BYTES:table] = at.entries[row * DATA_ENTRY.itemsize : end * DATA_ENTRY.itemsize]
+        view[HEADER_BYTES:table] = window.entries[row * DATA_ENTRY.itemsize : end * DATA_ENTRY.itemsize]
         self._session.send(view)
         self._job.counters.fetched(size)
         fetch.row = end
@@ -292,12 +294,12 @@ def _fill(lengths: list[int], row: int, room: int) -> tuple[int, int]:
     return end, size
 
 
-def _verify(fetch: Fetch, at: Located, row: int, end: int, view: memoryview) -> None:
+def _verify(fetch: Fetch, window: Located, row: int, end: int, view: memoryview) -> None:
     value = fetch.checks.value
     start = 0
     for index in range(row, end):
-        stop = start + at.lengths[index]
-        check = value(at.partitions[index], at.maps[index], at.sequences[index], view[start:stop])
-        if check != at.checks[index]:
-            raise at.damaged(index, "has changed")
+        stop = start + window.lengths[index]
+        check = value(window.partitions[index], window.maps[index], window.sequences[index], view[start:stop])
+        if check != window.checks[index]:
+            raise window.damaged(index, "has changed")
         start = stop

@@ -15,8 +15,8 @@ class Fetch:
 
     Attributes:
         plan: what is left to send, located part by part. After an error because of missing room, it can be asked again.
-        at: the current part of the plan.
-        row: the next segment of ``at`` to send.
+        window: the current part of the plan.
+        row: the next segment of ``window`` to send.
         holding: what the memory of the request is charged to.
     """
 
@@ -26,7 +26,7 @@ class Fetch:
     plan: Iterator[Located]
     credit: int
     started: float
-    at: Located | None = None
+    window: Located | None = None
     row: int = 0
     segments: int = 0
     size: int = 0
@@ -35,23 +35,23 @@ class Fetch:
     @property
     def ready(self) -> bool:
         """Whether it has credit and located segments to send."""
-        return self.credit > 0 and self.at is not None
+        return self.credit > 0 and self.window is not None
 
-    def read(self, at: Located, row: int, end: int, view: memoryview) -> bool:
-        """Read segments of :attr:`at` into ``view``; False if they moved, and :attr:`at` was located again."""
-        self.data.read(at, row, end, view)
+    def read(self, window: Located, row: int, end: int, view: memoryview) -> bool:
+        """Read segments of :attr:`window` into ``view``; False if they moved, and :attr:`window` was located again."""
+        self.data.read(window, row, end, view)
         return True
 
     def advance(self) -> bool:
-        """Make sure that :attr:`at` has a next row; returns False at the end.
+        """Make sure that :attr:`window` has a next row; returns False at the end.
 
         Raises:
-            QuotaExceeded: there is no room for the next part; :attr:`at` is None then.
+            QuotaExceeded: there is no room for the next part; :attr:`window` is None then.
         """
-        while self.at is None or self.row >= len(self.at):
-            self.at, self.row = None, 0
-            self.at = next(self.plan, None)
-            if self.at is None:
+        while self.window is None or self.row >= len(self.window):
+            self.window, self.row = None, 0
+            self.window = next(self.plan, None)
+            if self.window is None:
                 return False
         return True
 
@@ -61,12 +61,12 @@ class Fetch:
 
     def close(self) -> None:
         """Give back the memory of the request."""
-        self.at, self.plan = None, iter(())
+        self.window, self.plan = None, iter(())
         self.holding.close()
 
     @property
     def place(self) -> tuple[int, int, int]:
         """The position of the next segment: the shuffle, the number of its volume, and the offset there."""
-        if self.at is None or self.row >= len(self.at):
+        if self.window is None or self.row >= len(self.window):
             return (0, 0, 0)
-        return (self.header.shuffle, self.at.volumes[self.row], self.at.offsets[self.row])
+        return (self.header.shuffle, self.window.volumes[self.row], self.window.offsets[self.row])

@@ -75,12 +75,12 @@ class FollowingFetch(Fetch):
             extra=self.size - size,
         ).pack()
 
-    def read(self, at: Located, row: int, end: int, view: memoryview) -> bool:
-        """Read segments, from memory if they are there; False if they left it, and :attr:`at` was located again."""
+    def read(self, window: Located, row: int, end: int, view: memoryview) -> bool:
+        """Read segments, from memory if they are there; False if they left it, and :attr:`window` was located again."""
         if self._moves is None:
-            self.data.read(at, row, end, view)
+            self.data.read(window, row, end, view)
             return True
-        if self.data.copy(at, self._moves, row, end, view):
+        if self.data.copy(window, self._moves, row, end, view):
             return True
         self._locate()
         self.advance()
@@ -89,7 +89,7 @@ class FollowingFetch(Fetch):
     def _locate(self) -> None:
         """Locate what is left of the batch, in memory or on disk."""
         first, end = self.header.partition, self.header.aux
-        self.at, self.row = None, 0
+        self.window, self.row = None, 0
         self._give_back()
         found = self.data.locate_in_memory(first, end, frozenset(self._maps))
         if found is not None:
@@ -114,11 +114,11 @@ class FollowingFetch(Fetch):
 
     def _rest(self, plan: Iterator[Located], skip: int) -> Iterator[Located]:
         """Yield ``plan`` without its first ``skip`` segments, which were sent already."""
-        for at in plan:
-            if skip >= len(at):
-                skip -= len(at)
+        for window in plan:
+            if skip >= len(window):
+                skip -= len(window)
                 continue
-            yield at if not skip else at.after(skip)
+            yield window if not skip else window.after(skip)
             skip = 0
 
 
@@ -155,7 +155,7 @@ class FollowingFetches:
 
     def idle(self) -> list[FollowingFetch]:
         """The requests that have been sent everything that was announced to them."""
-        return [fetch for fetch in self._fetches.values() if fetch.at is None]
+        return [fetch for fetch in self._fetches.values() if fetch.window is None]
 
     def announce(self, fetch: FollowingFetch) -> bool:
         """Announce new maps to an idle request, or send a keep-alive if one is due; returns whether there were maps.

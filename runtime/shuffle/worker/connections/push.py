@@ -15,7 +15,7 @@ from sluice.runtime.shuffle.data_plane import (
     Header,
     JobNotAllowed,
     MapUnknown,
-    Produced,
+    ProducerStatement,
     PushEntry,
     SegmentChecks,
     SegmentCorrupt,
@@ -201,17 +201,17 @@ class PushConnection:
         progress = None
         try:
             data, _ = self._job.shuffle(header.shuffle, create=True)
-            match said.what:
-                case Produced.COMPLETE:
+            match said.statement:
+                case ProducerStatement.COMPLETE:
                     progress = data.announced.complete(said.share, said.maps)
-                case Produced.ABORTED:
+                case ProducerStatement.ABORTED:
                     data.give_up(said.reason)
-                case Produced.FORGET:
+                case ProducerStatement.FORGET:
                     progress = data.forget(said.share, said.maps)
         except JobNotAllowed:
             raise
         except ShuffleError as error:
-            self._session.refuse(error, header, f"{said.what.name} of shuffle {header.shuffle}")
+            self._session.refuse(error, header, f"{said.statement.name} of shuffle {header.shuffle}")
             return
         unread, partitions, maps = progress or (0, 0, 0)
         answer = Header(

@@ -38,7 +38,7 @@ MAX_HANDSHAKES = 256
 """Maximum concurrent handshakes. One more ends the oldest handshake of the host that has most."""
 MAX_ENDING_HANDSHAKES = 256
 """How many ended handshakes may still have a thread. Beyond this, no connection is accepted."""
-COMPLAINT_SECONDS = 1.0
+WARNING_INTERVAL_SECONDS = 1.0
 """Minimum interval between log entries about too many handshakes."""
 GUARD_SECONDS = 0.25
 """Interval at which deadlines are checked."""
@@ -162,7 +162,7 @@ class DataServer:
             gone = self._pending.add(watched, host)
             if gone is not None:
                 abort_socket(gone)
-        if gone is not None and time.monotonic() - self._last_warning >= COMPLAINT_SECONDS:
+        if gone is not None and time.monotonic() - self._last_warning >= WARNING_INTERVAL_SECONDS:
             self._last_warning = time.monotonic()
             _LOG.warning("more than %d concurrent handshakes: the oldest are aborted", MAX_HANDSHAKES)
 

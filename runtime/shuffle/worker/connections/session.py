@@ -20,7 +20,7 @@ from sluice.runtime.shuffle.worker.storage import Job
 
 _LOG = logging.getLogger(__name__)
 
-COMPLAINT_SECONDS = 1.0
+WARNING_INTERVAL_SECONDS = 1.0
 """Minimum interval between log entries about a peer's refused requests."""
 
 
@@ -89,7 +89,7 @@ class Session:
     def refuse(self, error: ShuffleError, header: Header, what: str) -> None:
         """Answer the request ``header`` with an error. Log that ``what`` was refused, unless one was just logged."""
         now = time.monotonic()
-        if now - self._last_warning >= COMPLAINT_SECONDS:
+        if now - self._last_warning >= WARNING_INTERVAL_SECONDS:
             more = f" ({self._unlogged} more refused before)" if self._unlogged else ""
             _LOG.warning("%s: %s refused: %s%s", self.stream.peer, what, error, more)
             self._last_warning, self._unlogged = now, 0

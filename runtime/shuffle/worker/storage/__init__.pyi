@@ -4,7 +4,7 @@ from .budget import (
     PUSHED_ROW_BYTES as PUSHED_ROW_BYTES,
     REQUEST_BYTES as REQUEST_BYTES,
     Holding as Holding,
-    NoRoomYet as NoRoomYet,
+    RetryableQuotaExceeded as RetryableQuotaExceeded,
     unlimited as unlimited,
 )
 from .located import Located as Located

@@ -167,7 +167,7 @@ class AnnouncedMaps:
                 written.failure = error
                 self._changed()
             if written.failure is not None:
-                raise written.failure.again()
+                raise written.failure.fresh_copy()
             if written.total is None:
                 written.total = maps
                 self._changed()
@@ -198,7 +198,7 @@ class AnnouncedMaps:
     def check_open(self) -> None:
         """Raise the reason if the shuffle was aborted."""
         if self._reason is not None:
-            raise self._reason.again()
+            raise self._reason.fresh_copy()
 
     # The readers' side
 
@@ -213,19 +213,25 @@ class AnnouncedMaps:
             self._listeners.discard(wake)
 
     def follow(
-        self, share: Share, partitions: tuple[int, int], patience: float, *, had: int = 0, taken: int = 0
+        self,
+        share: Share,
+        partitions: tuple[int, int],
+        patience: float,
+        *,
+        maps_received: int = 0,
+        bytes_taken: int = 0,
     ) -> ShareCursor:
         """Add a reader of ``share`` that waits at most ``patience`` seconds for a silent writer.
 
-        ``had`` is the number of maps, and ``taken`` the number of bytes, that it received from another worker. Raises
-        :class:`QuotaExceeded`.
+        ``maps_received`` is the number of maps, and ``bytes_taken`` the number of bytes, that it received from another
+        worker. Raises :class:`QuotaExceeded`.
         """
-        cursor = ShareCursor(self, share, partitions, had, patience, clock=self._clock)
+        cursor = ShareCursor(self, share, partitions, maps_received, patience, clock=self._clock)
         with self._lock:
             written = self._written(share)
             written.readers.add(cursor)
             written.gone.pop(partitions, None)
-        self.take(cursor, taken)
+        self.take(cursor, bytes_taken)
         return cursor
 
     def leave(self, reader: ShareCursor) -> None:
@@ -234,18 +240,18 @@ class AnnouncedMaps:
             written = self._shares[reader.share]
             if reader in written.readers:
                 written.readers.discard(reader)
-                written.taken -= reader.taken
+                written.taken -= reader.bytes_taken
                 if not reader.complete and len(written.gone) <= MAX_GONE_READERS:
                     full = len(written.gone) == MAX_GONE_READERS
-                    written.gone[(0, 0) if full else reader.partitions] = 0 if full else reader.had
+                    written.gone[(0, 0) if full else reader.partitions] = 0 if full else reader.maps_received
 
     def take(self, reader: ShareCursor, size: int) -> None:
         """Record that a reader took ``size`` more bytes."""
         with self._lock:
-            reader.taken += size
+            reader.bytes_taken += size
             self._shares[reader.share].taken += size
 
-    def news(self, of: Share, after: int) -> tuple[list[tuple[int, int]], bool]:
+    def maps_after(self, share: Share, after: int) -> tuple[list[tuple[int, int]], bool]:
         """Return the maps after the first ``after`` maps of a share, as (map id, index), and whether no more follow.
 
         Raises:
@@ -253,14 +259,14 @@ class AnnouncedMaps:
         """
         with self._lock:
             self.check_open()
-            written = self._shares[of]
+            written = self._shares[share]
             if written.failure is not None:
-                raise written.failure.again()
+                raise written.failure.fresh_copy()
             if after < written.first or (written.total is not None and after > written.total):
                 raise MapUnknown(f"shuffle {self.name} does not have what comes after {after} maps of one writer")
             start = after - written.first
             ids = written.maps[start : start + MAX_MAPS_PER_BATCH]
-            found = [(map_id, (after + n) * of.modulus + of.remainder) for n, map_id in enumerate(ids)]
+            found = [(map_id, (after + n) * share.modulus + share.remainder) for n, map_id in enumerate(ids)]
             return found, written.total == after + len(found)
 
     @property
@@ -289,8 +295,8 @@ class ShareCursor:
     Attributes:
         share: the share that it reads.
         partitions: the range of partitions, first and end.
-        had: how many maps the reader has received completely, by its own account.
-        taken: how many bytes it has taken.
+        maps_received: how many maps the reader has received completely, by its own account.
+        bytes_taken: how many bytes it has taken.
         complete: whether no more maps follow.
     """
 
@@ -299,7 +305,7 @@ class ShareCursor:
         announced: AnnouncedMaps,
         share: Share,
         partitions: tuple[int, int],
-        had: int,
+        maps_received: int,
         patience: float,
         *,
         clock: Clock,
@@ -307,17 +313,17 @@ class ShareCursor:
         self._announced = announced
         self._patience = patience
         self._clock = clock
-        self._position = had
+        self._position = maps_received
         self._since = clock()
         self.share = share
         self.partitions = partitions
-        self.had = had
-        self.taken = 0
+        self.maps_received = maps_received
+        self.bytes_taken = 0
         self.complete = False
 
     def take(self, size: int, maps: int = 0) -> None:
         """Record that the reader took ``size`` more bytes, and that it has received ``maps`` maps in total."""
-        self.had = max(self.had, min(maps, self._position, NO_LIMIT))
+        self.maps_received = max(self.maps_received, min(maps, self._position, NO_LIMIT))
         self._announced.take(self, size)
 
     def close(self) -> None:
@@ -332,7 +338,7 @@ class ShareCursor:
             ProducerSilent: no writer has written for too long.
             MapUnknown: the shuffle was released, or maps are missing on this worker.
         """
-        found, complete = self._announced.news(self.share, self._position)
+        found, complete = self._announced.maps_after(self.share, self._position)
         self._position += len(found)
         if found:
             return found
@@ -348,6 +354,6 @@ class ShareCursor:
 
 def _progress(written: _Written) -> Progress:
     ranges = {reader.partitions for reader in written.readers}
-    had = [reader.had for reader in written.readers] + list(written.gone.values())
+    received = [reader.maps_received for reader in written.readers] + list(written.gone.values())
     partitions = sum(end - first for first, end in ranges)
-    return Progress(written.unread, min(partitions, NO_LIMIT), min(had, default=NO_LIMIT))
+    return Progress(written.unread, min(partitions, NO_LIMIT), min(received, default=NO_LIMIT))

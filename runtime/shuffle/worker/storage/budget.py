@@ -12,10 +12,10 @@ from typing import Self
 
 from sluice.runtime.shuffle.data_plane import QuotaExceeded
 
-SET_ASIDE = 8
-"""The part that is set aside for jobs that use little is 1 / SET_ASIDE of the capacity."""
-LITTLE = 128
-"""A job that uses at most 1 / LITTLE of the capacity uses little."""
+RESERVED_DIVISOR = 8
+"""The part that is set aside for jobs that use little is 1 / RESERVED_DIVISOR of the capacity."""
+SMALL_USE_DIVISOR = 128
+"""A job that uses at most 1 / SMALL_USE_DIVISOR of the capacity uses little."""
 SHARE_OF_FREE = 3
 """Any other job may use this many times what is free beside the part that is set aside."""
 
@@ -47,7 +47,7 @@ LOCATED_ROW_BYTES = 256
 """A segment of the window that is sent next, in addition to :data:`PLANNED_ROW_BYTES`."""
 
 
-class NoRoomYet(QuotaExceeded):
+class RetryableQuotaExceeded(QuotaExceeded):
     """There is no room now, but there will be when others give some back."""
 
 
@@ -69,7 +69,7 @@ class Budget:
 
     def fits(self, used: int, more: int) -> bool:
         """Whether a job that uses ``used`` may use ``more``; the caller must hold :attr:`changed`."""
-        if used + more <= self.capacity // LITTLE:
+        if used + more <= self.capacity // SMALL_USE_DIVISOR:
             return self.used + more <= self.capacity
         return used + more <= self._most(self.used + more)
 
@@ -78,7 +78,7 @@ class Budget:
         return size <= self._most(size)
 
     def _most(self, used: int) -> int:
-        return SHARE_OF_FREE * (self.capacity - self.capacity // SET_ASIDE - used)
+        return SHARE_OF_FREE * (self.capacity - self.capacity // RESERVED_DIVISOR - used)
 
     def wait(self, seconds: float) -> None:
         """Wait until something is given back, at most ``seconds``."""
@@ -134,13 +134,13 @@ class Holding:
 
         Raises:
             QuotaExceeded: this exceeds the job's quota, or the capacity of the budget.
-            NoRoomYet: the job uses its part of the budget already.
+            RetryableQuotaExceeded: the job uses its part of the budget already.
         """
         account, budget = self._account, self._account.budget
         with budget.changed:
             account.check_quota(size + store)
             if not budget.fits(account.used, size):
-                raise (NoRoomYet if budget.is_possible(size) else QuotaExceeded)(
+                raise (RetryableQuotaExceeded if budget.is_possible(size) else QuotaExceeded)(
                     f"job {account.job_id} needs {size} of this worker's {budget.name} and uses {account.used}, "
                     f"and {max(0, budget.capacity - budget.used)} of {budget.capacity} are free",
                     budget.remedy,

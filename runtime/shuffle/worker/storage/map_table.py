@@ -146,7 +146,7 @@ class MapTable:
             self._holding.charge(MAP_BYTES)
         attempt.segments, attempt.size, attempt.committed = entry.segments, entry.size, True
 
-    def settle(self, found: Mapping[int, int]) -> int:
+    def finish_recovery(self, found: Mapping[int, int]) -> int:
         """Finish the recovery: mark attempts as failed if not all of their segments were found.
 
         ``found`` has the number of segments of each map that were found. Returns the number of committed attempts.

@@ -71,7 +71,7 @@ class ReadPlan(Iterator[Located]):
         """Return the next segments, at least one.
 
         Raises:
-            QuotaExceeded: there is no room for them; :class:`NoRoomYet` if there may be room later.
+            QuotaExceeded: there is no room for them; :class:`RetryableQuotaExceeded` if there may be room later.
             ShuffleError: they cannot be located.
         """
         while (found := next(self._windows, None)) is None:

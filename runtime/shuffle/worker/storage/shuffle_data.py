@@ -378,7 +378,7 @@ class ShuffleData:
                 self._runs.append(entry)
                 self._holding.charge(size_of_run(entry[1]))
 
-    def settle(self) -> int:
+    def finish_recovery(self) -> int:
         """Finish the recovery: drop maps with missing segments; returns the number of committed maps."""
         segments: dict[int, int] = {}
         for index, run in self._runs:
@@ -386,7 +386,7 @@ class ShuffleData:
             ids, counts = np.unique(rows["map"], return_counts=True)
             for map_id, count in zip(ids.tolist(), counts.tolist(), strict=True):
                 segments[map_id] = segments.get(map_id, 0) + count
-        return self._maps.settle(segments)
+        return self._maps.finish_recovery(segments)
 
     @property
     def disk_bytes(self) -> int:

@@ -159,8 +159,8 @@ class ShuffleFiles:
             chosen = self._disks.choose()
         if chosen in self._disk_of:
             return self._disk_of.index(chosen)
-        lend = functools.partial(self._spares.lend, self._job_id, chosen.path)
-        self._add(chosen, Volume(chosen.path / self._name, prepare=lend, on_growth=self._holding.store))
+        reuse = functools.partial(self._spares.reuse, self._job_id, chosen.path)
+        self._add(chosen, Volume(chosen.path / self._name, prepare=reuse, on_growth=self._holding.store))
         return len(self.volumes) - 1
 
     def _add(self, disk: Disk, volume: Volume) -> Volume:

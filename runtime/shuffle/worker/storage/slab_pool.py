@@ -105,14 +105,14 @@ class SlabPool:
         with self._condition:
             while True:
                 if self._stopped is not None:
-                    raise self._stopped.again()
+                    raise self._stopped.fresh_copy()
                 held = self._reading.get(owner, 0)
                 if not held or (held + total) * 2 <= self.capacity_bytes:
                     lease = self._try(Lease(owner, size, table_bytes), lengths)
                     if lease is not None:
                         break
                 if self._failed is not None:
-                    raise self._failed.again()
+                    raise self._failed.fresh_copy()
                 if not since:
                     since = time.monotonic()
                     self.waits += 1

@@ -40,13 +40,13 @@ class SpareFiles:
         self._most = most_bytes
         self._lock = threading.Lock()
         self._spares: list[_Spare] = []
-        self._lent: dict[Path, int] = {}
+        self._reused: dict[Path, int] = {}
         self._numbers = itertools.count()
 
     def keep(self, job_id: str, disk: Path, data: Path) -> None:
         """Take over the file ``data`` of an ended shuffle; the oldest spare files are removed if there are too many."""
         with self._lock:
-            self._lent.pop(data, None)
+            self._reused.pop(data, None)
             try:
                 size = data.stat().st_size
                 if 0 < size <= self._most:
@@ -58,7 +58,7 @@ class SpareFiles:
             while self._spares and self._bytes() > self._most:
                 self._remove(self._spares.pop(0))
 
-    def lend(self, job_id: str, disk: Path, data: Path) -> bool:
+    def reuse(self, job_id: str, disk: Path, data: Path) -> bool:
         """Move one of the job's spare files on that disk to ``data``; returns False if there is none."""
         with self._lock:
             mine = [spare for spare in self._spares if (spare.job_id, spare.disk) == (job_id, disk)]
@@ -66,14 +66,14 @@ class SpareFiles:
                 self._spares.remove(spare)
                 with contextlib.suppress(OSError):
                     spare.path.rename(data)
-                    self._lent[data] = spare.size
+                    self._reused[data] = spare.size
                     return True
             return False
 
     def forget(self, data: Path) -> None:
-        """Forget a file that was lent and no longer exists."""
+        """Forget a file that was reused and no longer exists."""
         with self._lock:
-            self._lent.pop(data, None)
+            self._reused.pop(data, None)
 
     def drop(self, disk: Path | None = None, *, job_id: str | None = None) -> bool:
         """Remove the spare files of a disk or of a job, or all of them; returns whether there were any."""
@@ -83,11 +83,11 @@ class SpareFiles:
                 self._spares.remove(spare)
                 self._remove(spare)
             if job_id is not None:
-                self._lent = {data: size for data, size in self._lent.items() if data.parent.parent.name != job_id}
+                self._reused = {data: size for data, size in self._reused.items() if data.parent.parent.name != job_id}
             return bool(mine)
 
     def _bytes(self) -> int:
-        return sum(spare.size for spare in self._spares) + sum(self._lent.values())
+        return sum(spare.size for spare in self._spares) + sum(self._reused.values())
 
     def _remove(self, spare: _Spare) -> None:
         with contextlib.suppress(OSError):

@@ -288,7 +288,7 @@ class ShuffleStore:
                 with contextlib.suppress(OSError):  # raised if it is not empty
                     job_directory.rmdir()
         for (job_id, number), data in found.items():
-            maps = data.settle()
+            maps = data.finish_recovery()
             _LOG.info("recovered shuffle %d of job %s: %d maps, %d bytes", number, job_id, maps, data.disk_bytes)
 
     def _write_loop(self) -> None:

@@ -17,7 +17,7 @@ from sluice.runtime.shuffle.data_plane.frames import (
     MAX_MAPS_PER_BATCH,
     FrameType,
     Header,
-    Produced,
+    ProducerStatement,
     Share,
     pack_share,
     parse_follow,
@@ -34,7 +34,7 @@ def test_shares_survive(modulus: int, remainder: int, had: int) -> None:
     share = Share(modulus, remainder % modulus)
     payload = pack_share(share)
     assert parse_follow(Header(FrameType.FOLLOW, length=len(payload), count=had, aux=1), payload) == share
-    for what in (Produced.COMPLETE, Produced.FORGET):
+    for what in (ProducerStatement.COMPLETE, ProducerStatement.FORGET):
         header = Header(FrameType.PRODUCE, length=len(payload), count=had, aux=what)
         assert parse_produced(header, payload) == (what, share, had, "")
 
@@ -55,8 +55,8 @@ def test_any_bytes_are_understood_or_refused(payload: bytes, count: int, what: i
         assert len(parse_maps(Header(FrameType.MAPS, length=size, count=count), payload)) == count
     with contextlib.suppress(FrameRefused):
         said = parse_produced(Header(FrameType.PRODUCE, length=size, count=count, aux=what), payload)
-        assert (said.what is not Produced.ABORTED) or not said.maps
-        assert (said.what is Produced.ABORTED) or not said.reason
+        assert (said.statement is not ProducerStatement.ABORTED) or not said.maps
+        assert (said.statement is ProducerStatement.ABORTED) or not said.reason
         assert said.share.remainder < said.share.modulus
         assert said.reason.isprintable()
 
@@ -76,4 +76,4 @@ def test_a_batch_out_of_bounds_is_refused(count: int, size: int) -> None:
 def test_a_reason_is_bounded() -> None:
     size = MAX_ERROR_TEXT_BYTES + 1
     with pytest.raises(FrameRefused):
-        parse_produced(Header(FrameType.PRODUCE, length=size, aux=Produced.ABORTED), bytes(size))
+        parse_produced(Header(FrameType.PRODUCE, length=size, aux=ProducerStatement.ABORTED), bytes(size))

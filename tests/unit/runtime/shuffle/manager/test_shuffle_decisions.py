@@ -28,7 +28,7 @@ from sluice.runtime.shuffle.manager.jobs import (
     Shuffle,
 )
 from sluice.runtime.shuffle.manager.placement import Candidate, choose
-from sluice.runtime.shuffle.manager.successor_choice import kept_by, successor
+from sluice.runtime.shuffle.manager.successor_choice import shuffles_on, successor
 from sluice.runtime.shuffle.manager.workers import (
     FORGET_LOST_SECONDS,
     HINT_SECONDS,
@@ -342,10 +342,10 @@ class LivesOfJobs(RuleBasedStateMachine):
             self.placed[job_id, shuffle_number] = (partitions, names)
 
     @rule(job_id=JOBS, shuffle_number=st.integers(0, 3))
-    def displace(self, job_id: str, shuffle_number: int) -> None:
+    def forget_shuffle(self, job_id: str, shuffle_number: int) -> None:
         job = self.table.get(job_id)
         if job is not None:
-            self.table.displace(job, shuffle_number)
+            self.table.forget_shuffle(job, shuffle_number)
             self.placed.pop((job_id, shuffle_number), None)
 
     @rule(owner=OWNERS)
@@ -409,7 +409,7 @@ def test_successor_has_no_replica_if_that_can_be_and_stays_the_same() -> None:
 def test_who_keeps_something_of_which_shuffle() -> None:
     job = Job("a" * 32, "owner", b"k" * 8)
     job.shuffles = {1: Shuffle(4, ("w-1",)), 2: Shuffle(4, ("w-2",), {"w-2": "w-1"}), 3: Shuffle(4, ("w-3",))}
-    assert [each.number for each in kept_by("w-1", [job])] == [1, 2]
+    assert [each.number for each in shuffles_on("w-1", [job])] == [1, 2]
 
 
 def test_a_worker_tells_what_it_keeps_of_a_job_that_began_under_another_manager() -> None:
@@ -417,7 +417,7 @@ def test_a_worker_tells_what_it_keeps_of_a_job_that_began_under_another_manager(
     job = table.add(Job("a" * 32, "owner", b"k" * 8, recovered=True))
     table.place(job, 1, Shuffle(4, ("w-1",), {"w-1": "w-2"}))
     for number, worker in ((1, "w-1"), (1, "w-2"), (1, "w-3"), (1, "w-3"), (2, "w-1"), (2, "w-2")):
-        table.found(job, number, worker)
+        table.add_reported(job, number, worker)
     assert job.shuffles == {1: Shuffle(4, ("w-1", "w-3"), {"w-1": "w-2"}), 2: Shuffle(0, ("w-1", "w-2"))}
     assert {name: count for name, count in table.assigned.items() if count} == {"w-1": 4, "w-3": 4}
     table.remove(job.job_id)

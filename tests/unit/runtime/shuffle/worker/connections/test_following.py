@@ -42,12 +42,12 @@ def take(reading: FollowingFetch, before_each: Callable[[int], None] = lambda _:
     found: list[tuple[Entry, bytes]] = []
     left = reading.advance()
     while left:
-        at, row = reading.at, reading.row
-        assert at is not None
+        window, row = reading.window, reading.row
+        assert window is not None
         before_each(len(found))
-        view = memoryview(bytearray(at.lengths[row]))
-        if reading.read(at, row, row + 1, view):
-            found.append(((at.partitions[row], at.maps[row], at.sequences[row]), bytes(view)))
+        view = memoryview(bytearray(window.lengths[row]))
+        if reading.read(window, row, row + 1, view):
+            found.append(((window.partitions[row], window.maps[row], window.sequences[row]), bytes(view)))
             reading.row += 1
             reading.segments += 1
         left = reading.advance()
@@ -178,9 +178,9 @@ def test_what_all_readers_have_had_is_freed_and_read_by_nobody_more(store: Store
     assert 0 < store.data.memory_bytes < before
     assert [each.map_id for each in store.data.committed()] == [3]
     late.advance()
-    assert late.at is not None
+    assert late.window is not None
     with pytest.raises(MapUnknown):
-        late.read(late.at, 0, 1, memoryview(bytearray(late.at.lengths[0])))
+        late.read(late.window, 0, 1, memoryview(bytearray(late.window.lengths[0])))
     write(store, 4)
     assert {entry[1] for entry, _ in take(reading)} == {4}
     store.data.spill()
@@ -205,5 +205,5 @@ def test_the_index_of_a_run_goes_with_the_last_of_its_maps(store: Store) -> None
 def fetch_after(store: Store, had: int) -> FollowingFetch:
     """A reader that has had so many maps."""
     header = Header(FrameType.FOLLOW, shuffle=3, partition=0, aux=PARTITIONS, request=2, count=had)
-    follower = store.data.announced.follow(Share(1, 0), (0, PARTITIONS), 60.0, had=had)
+    follower = store.data.announced.follow(Share(1, 0), (0, PARTITIONS), 60.0, maps_received=had)
     return FollowingFetch(header, store.data, SegmentChecks(bytes(8), 3), iter(()), 1 << 30, 0.0, follower=follower)

@@ -55,7 +55,7 @@ def write(pipeline: AnnouncedMaps, index: int, map_id: int, size: int = 0, write
 def follow(
     pipeline: AnnouncedMaps, share: Share = ONE, partitions: tuple[int, int] = (0, 1), had: int = 0, taken: int = 0
 ) -> ShareCursor:
-    return pipeline.follow(share, partitions, PATIENCE, had=had, taken=taken)
+    return pipeline.follow(share, partitions, PATIENCE, maps_received=had, bytes_taken=taken)
 
 
 def test_a_reader_is_given_each_map_once_as_it_is_committed(pipeline: AnnouncedMaps) -> None:

@@ -10,7 +10,7 @@ from sluice.runtime.shuffle.worker.storage.budget import (
     Account,
     Budget,
     Holding,
-    NoRoomYet,
+    RetryableQuotaExceeded,
 )
 
 CAPACITY = 128_000
@@ -63,7 +63,7 @@ def test_never_more_than_there_is_and_all_comes_back(steps: list[tuple[int, int,
 def test_who_finds_no_room_hears_whether_there_ever_will_be() -> None:
     budget = Budget("memory", CAPACITY, "raise the limit")
     other = greedy(Account(budget))
-    with pytest.raises(NoRoomYet, match="raise the limit") as refused:
+    with pytest.raises(RetryableQuotaExceeded, match="raise the limit") as refused:
         Account(budget, "late").holding().take(CAPACITY // 2)
     assert refused.value.code is ErrorCode.QUOTA
     other.close()
@@ -71,7 +71,7 @@ def test_who_finds_no_room_hears_whether_there_ever_will_be() -> None:
     late.holding().take(CAPACITY // 2)
     with pytest.raises(QuotaExceeded) as never:
         late.holding().take(CAPACITY)
-    assert not isinstance(never.value, NoRoomYet)
+    assert not isinstance(never.value, RetryableQuotaExceeded)
 
 
 def test_what_is_used_and_what_is_stored_count_towards_the_quota() -> None:

@@ -35,9 +35,9 @@ def test_the_next_shuffle_of_the_job_gets_the_file_that_was_used_last(tmp_path: 
     spares.keep(JOB, tmp_path, made(tmp_path, JOB, 1, 100))
     spares.keep(JOB, tmp_path, made(tmp_path, JOB, 2, 200))
 
-    assert spares.lend(JOB, tmp_path, wanted(tmp_path, JOB, 3))
-    assert spares.lend(JOB, tmp_path, wanted(tmp_path, JOB, 4))
-    assert not spares.lend(JOB, tmp_path, wanted(tmp_path, JOB, 5))
+    assert spares.reuse(JOB, tmp_path, wanted(tmp_path, JOB, 3))
+    assert spares.reuse(JOB, tmp_path, wanted(tmp_path, JOB, 4))
+    assert not spares.reuse(JOB, tmp_path, wanted(tmp_path, JOB, 5))
     assert [wanted(tmp_path, JOB, each).stat().st_size for each in (3, 4)] == [200, 100]
 
 
@@ -46,7 +46,7 @@ def test_nobody_else_gets_it(tmp_path: Path, job: str, folder: str) -> None:
     spares = SpareFiles(1000)
     spares.keep(JOB, tmp_path / "disk", made(tmp_path / "disk", JOB, 1, 100))
 
-    assert not spares.lend(job, tmp_path / folder, wanted(tmp_path / folder, job, 2))
+    assert not spares.reuse(job, tmp_path / folder, wanted(tmp_path / folder, job, 2))
 
 
 def test_a_job_that_is_over_leaves_nothing(tmp_path: Path) -> None:
@@ -77,16 +77,16 @@ def test_more_than_the_bound_is_not_kept_those_in_use_included(tmp_path: Path) -
     spares.keep(JOB, tmp_path, made(tmp_path, JOB, 3, 100))
     assert bytes_on(tmp_path) == 200
 
-    # Two small shuffles hold what was lent to them: there is room for nothing more.
-    lent = [wanted(tmp_path, JOB, each) for each in (4, 5)]
-    assert all(spares.lend(JOB, tmp_path, each) for each in lent)
+    # Two small shuffles reuse two files, which still count: there is no room for more.
+    reused = [wanted(tmp_path, JOB, each) for each in (4, 5)]
+    assert all(spares.reuse(JOB, tmp_path, each) for each in reused)
     spares.keep(JOB, tmp_path, made(tmp_path, JOB, 6, 100))
     assert bytes_on(tmp_path) == 200
 
-    lent[0].unlink()
-    spares.forget(lent[0])
+    reused[0].unlink()
+    spares.forget(reused[0])
     spares.keep(JOB, tmp_path, made(tmp_path, JOB, 7, 100))
-    assert spares.lend(JOB, tmp_path, wanted(tmp_path, JOB, 8))
+    assert spares.reuse(JOB, tmp_path, wanted(tmp_path, JOB, 8))
 
 
 @pytest.mark.parametrize(("most", "size"), [(0, 1), (100, 101), (100, 0)])
@@ -97,7 +97,7 @@ def test_what_is_too_large_or_empty_stays_where_it_is_and_goes_with_its_folder(
     spares.keep(JOB, tmp_path, data)
 
     assert data.exists()
-    assert not spares.lend(JOB, tmp_path, wanted(tmp_path, JOB, 2))
+    assert not spares.reuse(JOB, tmp_path, wanted(tmp_path, JOB, 2))
 
 
 def test_a_file_that_is_gone_harms_nobody(tmp_path: Path) -> None:
@@ -106,5 +106,5 @@ def test_a_file_that_is_gone_harms_nobody(tmp_path: Path) -> None:
     spares.keep(JOB, tmp_path, made(tmp_path, JOB, 2, 100))
     remove_left_over(tmp_path / JOB)
 
-    assert not spares.lend(JOB, tmp_path, wanted(tmp_path, JOB, 3))
+    assert not spares.reuse(JOB, tmp_path, wanted(tmp_path, JOB, 3))
     assert not wanted(tmp_path, JOB, 3).exists()

@@ -68,7 +68,7 @@ class Store:
         for disk in self.disks.all:
             if (disk.path / NAME).exists():
                 self.data.recover(disk, disk.path / NAME)
-        self.data.settle()
+        self.data.finish_recovery()
 
     def shuffle(self, name: str) -> ShuffleData:
         """A shuffle in the same memory and on the same disks."""
