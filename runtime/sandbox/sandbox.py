@@ -26,7 +26,7 @@ from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, check_path, in_order
 from sluice.runtime.sandbox.system_view import python_paths
 from sluice.runtime.sandbox.trial import TRIAL_JOB, Trial, find_isolation, isolation_setup, own_rights
-from sluice.runtime.sandbox.uids import give, job_uid, open_way
+from sluice.runtime.sandbox.uids import allow_traversal, change_owner, job_uid
 from sluice.runtime.sandbox.view import View
 
 _LOG = logging.getLogger(__name__)
@@ -144,9 +144,9 @@ class Sandbox:
         uid = self.uid(job_id)
         if uid is not None:
             for path in paths:
-                give(path, uid)
+                change_owner(path, uid)
                 if self._isolation is not None and not self._isolation.bwrap:
-                    open_way(path)
+                    allow_traversal(path)
 
     @property
     def can_mount_later(self) -> bool:
@@ -260,7 +260,7 @@ class Sandbox:
         if self._own_uids and not self._isolation.bwrap:
             # Paths such as checkpoints, or compiled code in a home directory.
             for path in (*view.read_only, *view.writable, *view.shared):
-                open_way(path)
+                allow_traversal(path)
         shared = frozenset(self._shared(view)) if network is not None else frozenset()
         return Box(view, limits, self._isolation, self.uid(view.job_id), tuple(self._mounts(view)), network, shared)
 

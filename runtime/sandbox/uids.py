@@ -28,7 +28,7 @@ def is_job_uid(uid: int) -> bool:
     return FIRST_UID <= uid < FIRST_UID + (1 << UID_BITS)
 
 
-def give(path: Path, uid: int) -> None:
+def change_owner(path: Path, uid: int) -> None:
     """Change the owner of ``path`` and everything below it to ``uid``. Follows no links.
 
     Raises:
@@ -44,11 +44,11 @@ def give(path: Path, uid: int) -> None:
         raise SandboxRefused(f"{path} cannot be given to a job: {error.strerror}") from error
     try:
         if not stat.S_ISDIR(os.fstat(top).st_mode):
-            _give_file(top, path, uid)
+            _change_owner_of_file(top, path, uid)
             return
         for where, _, names, fd in os.fwalk(".", dir_fd=top, follow_symlinks=False):
             for name in names:
-                _give_entry(fd, path / where / name, uid)
+                _change_owner_of_entry(fd, path / where / name, uid)
             os.fchown(fd, uid, uid)
     finally:
         os.close(top)
@@ -69,7 +69,7 @@ def write_for(uid: int | None, path: Path, data: bytes) -> None:
         raise
 
 
-def open_way(path: Path) -> None:
+def allow_traversal(path: Path) -> None:
     """Let other users traverse this user's directories above ``path``. They still cannot list them."""
     for directory in path.absolute().parents:
         info = directory.lstat()
@@ -78,7 +78,7 @@ def open_way(path: Path) -> None:
             directory.chmod(mode | _PASS)
 
 
-def _give_entry(directory: int, path: Path, uid: int) -> None:
+def _change_owner_of_entry(directory: int, path: Path, uid: int) -> None:
     """Change the owner of what ``path`` is now, by descriptor, so that a replacement is not affected."""
     fd = os.open(path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
@@ -92,7 +92,7 @@ def _give_entry(directory: int, path: Path, uid: int) -> None:
         os.close(fd)
 
 
-def _give_file(fd: int, path: Path, uid: int) -> None:
+def _change_owner_of_file(fd: int, path: Path, uid: int) -> None:
     info = os.fstat(fd)
     if info.st_uid == uid and is_job_uid(uid):
         return  # the job already owns it

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.sandbox.errors import SandboxRefused
-from sluice.runtime.sandbox.uids import FIRST_UID, UID_BITS, give, is_job_uid, job_uid, open_way
+from sluice.runtime.sandbox.uids import FIRST_UID, UID_BITS, allow_traversal, change_owner, is_job_uid, job_uid
 
 
 def test_a_job_has_the_same_uid_everywhere_and_another_than_others() -> None:
@@ -33,7 +33,7 @@ def test_everything_below_is_given_and_no_link_is_followed(tmp_path: Path) -> No
     (tree / "a" / "link").symlink_to(outside)
     os.mkfifo(tree / "a" / "pipe")
     uid = 12345678 if os.geteuid() == 0 else os.geteuid()
-    give(tree, uid)
+    change_owner(tree, uid)
 
     assert {path.lstat().st_uid for path in (tree, *tree.rglob("*"))} == {uid}
     assert outside.stat().st_uid == os.geteuid()
@@ -42,7 +42,7 @@ def test_everything_below_is_given_and_no_link_is_followed(tmp_path: Path) -> No
 def test_a_socket_is_given(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
-        give(tmp_path / "socket", os.geteuid())
+        change_owner(tmp_path / "socket", os.geteuid())
 
     assert (tmp_path / "socket").stat().st_gid == os.geteuid()
 
@@ -54,12 +54,12 @@ def test_links_and_files_with_several_names_are_not_given(tmp_path: Path) -> Non
     (tree / "twin").hardlink_to(outside)
 
     with pytest.raises(SandboxRefused, match="several hard links"):
-        give(tree, os.geteuid())
+        change_owner(tree, os.geteuid())
     (tmp_path / "link").symlink_to(tree)
     with pytest.raises(SandboxRefused, match="cannot be given"):
-        give(tmp_path / "link", os.geteuid())
+        change_owner(tmp_path / "link", os.geteuid())
     with pytest.raises(SandboxRefused, match="cannot be given"):
-        give(tmp_path / "missing", os.geteuid())
+        change_owner(tmp_path / "missing", os.geteuid())
 
 
 def test_a_device_is_not_given(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_device_is_not_given(tmp_path: Path) -> None:
         return
     os.mknod(*device)
     with pytest.raises(SandboxRefused, match="device"):
-        give(tmp_path, 12345678)
+        change_owner(tmp_path, 12345678)
     assert device[0].stat().st_uid == 0
 
 
@@ -80,7 +80,7 @@ def test_others_may_pass_the_directories_above_but_not_list_them(tmp_path: Path)
     work.mkdir(parents=True, mode=0o700)
     for path in (tmp_path / "jobs", tmp_path / "jobs" / "1"):
         path.chmod(0o700)
-    open_way(work)
+    allow_traversal(work)
 
     assert (tmp_path / "jobs").stat().st_mode & 0o777 == 0o711
     assert (tmp_path / "jobs" / "1").stat().st_mode & 0o777 == 0o711
