@@ -232,14 +232,14 @@ class ChildProcess:
         Raises:
             OSError: the control group of the process is gone.
         """
-        self.take_share()
+        self.restore_cpu_share()
         await asyncio.to_thread(to_foreground, self.pid)
         self._background = False
 
-    def take_share(self) -> None:
+    def restore_cpu_share(self) -> None:
         """Give the control group of the process its normal CPU share; raises as :meth:`to_foreground`."""
         if self._guard is not None:
-            self._guard.take_share()
+            self._guard.restore_cpu_share()
 
     def signal_group(self, number: signal.Signals) -> None:
         """Send signal ``number`` to the child and everything that it started in its process group."""

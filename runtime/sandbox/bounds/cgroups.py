@@ -158,7 +158,7 @@ class BoxGroup:
             self._entrances.append(os.open(directory / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))
 
     def give_way(self) -> None:
-        """Use only idle processor time until :meth:`take_share`.
+        """Use only idle processor time until :meth:`restore_cpu_share`.
 
         Raises:
             OSError: the group is gone.
@@ -169,7 +169,7 @@ class BoxGroup:
             else:
                 _write(file, LEAST[file.name])
 
-    def take_share(self) -> None:
+    def restore_cpu_share(self) -> None:
         """Restore the group's share of processor time.
 
         Raises:

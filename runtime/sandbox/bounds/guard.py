@@ -106,7 +106,7 @@ class Guard:
         self._group = _make_group(groups, limits)
 
     def give_way(self) -> None:
-        """Let the box use only idle processor time until :meth:`take_share`.
+        """Let the box use only idle processor time until :meth:`restore_cpu_share`.
 
         Does nothing without control groups.
 
@@ -116,14 +116,14 @@ class Guard:
         if self._group is not None:
             self._group.give_way()
 
-    def take_share(self) -> None:
+    def restore_cpu_share(self) -> None:
         """Restore the box's share of processor time.
 
         Raises:
             OSError: the box's control group is gone.
         """
         if self._group is not None:
-            self._group.take_share()
+            self._group.restore_cpu_share()
 
     def watch(self, directories: Sequence[Path]) -> None:
         """Also measure ``directories`` from now on."""

@@ -190,7 +190,7 @@ class WaitingDriver:
             for each in (self.jvm, self.python):
                 if each is None or not each.running:
                     raise DriverFailed("the waiting JVM or Python process has ended")
-                each.take_share()
+                each.restore_cpu_share()
         except OSError as error:
             raise DriverFailed(f"the control group of a waiting process is gone: {error.strerror}") from error
         (self.directory / AGENT_READY).unlink()
