@@ -277,7 +277,7 @@ class Sandbox:
             [
                 *(Mount.empty(path) for path in private),
                 *shown,
-                *(Mount.read_only(check_path(path), source=source) for path, source in view.shown_elsewhere.items()),
+                *(Mount.read_only(check_path(path), source=source) for path, source in view.read_only_remapped.items()),
                 *(Mount.writable(check_path(path)) for path in (*_with_targets(view.writable), *self._shared(view))),
             ]
         )

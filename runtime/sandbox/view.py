@@ -35,7 +35,7 @@ class View:
     """The directory with key and certificate, read-only. Files renamed into it from outside appear in the box."""
     secrets: tuple[SecretFile, ...] = ()
     """Read-only files that exist only in the box's memory, never on disk. They require namespaces."""
-    shown_elsewhere: Mapping[Path, Path] = field(default_factory=dict)
+    read_only_remapped: Mapping[Path, Path] = field(default_factory=dict)
     """Read-only directories that have another path in the box: the source by the path in the box."""
     home: Path | None = None
     """The home directory in the box's passwd file; None: the first writable path, or ``/tmp``."""

@@ -158,7 +158,7 @@ class WaitingDriver:
             (*self.spark.read_only, places.workload),
             writable,
             identity=self.identity if is_jvm else None,
-            shown_elsewhere=shown,
+            read_only_remapped=shown,
             home=places.work,
         )
         limits = sandbox.driver_jvm_limits(heap_mb=self.spec.memory_mb) if is_jvm else sandbox.driver_python_limits()

@@ -47,7 +47,7 @@ class WaitingExecutor(WaitingProcess):
             self._room.sandbox.own(own, place.id)
             read_only = (*command.read_only, place.workload)
             shown = {Path(self.size.checkpoints): place.checkpoints} if self.size.checkpoints else {}
-            return View(place.id, read_only, own, identity=place.identity, shown_elsewhere=shown, home=place.work)
+            return View(place.id, read_only, own, identity=place.identity, read_only_remapped=shown, home=place.work)
 
         view = await asyncio.to_thread(prepare)
         limits = self._room.sandbox.executor_limits(heap_mb=self.size.memory_mb, cores=self.size.cores)

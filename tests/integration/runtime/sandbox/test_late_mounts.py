@@ -52,7 +52,7 @@ def outside() -> Iterator[Path]:
 
 async def started(boxes: Boxes, sandbox: Sandbox, shown: dict[Path, Path], *paths: Path) -> ChildProcess:
     sandbox.own([boxes.work], BOX)
-    box = sandbox.box(View(BOX, (), (boxes.work,), shown_elsewhere=shown), sandbox.limits())
+    box = sandbox.box(View(BOX, (), (boxes.work,), read_only_remapped=shown), sandbox.limits())
     with (boxes.logs / "out").open("wb") as out:
         return await ChildProcess.start(
             (sys.executable, "-c", WRITE, *map(str, paths)),
