@@ -5,10 +5,10 @@ from __future__ import annotations
 from sluice.core.egress import EgressMode
 from sluice.core.egress_evidence import EgressJob
 from sluice.runtime.jobmanager.gateways import (
-    Box,
     DriverLogRequest,
     ExecutorLogRequest,
     JobOrigin,
+    SandboxView,
     SlotRequirement,
 )
 from sluice.runtime.jobmanager.store.job_history import JobHistory
@@ -74,9 +74,9 @@ class PartialResourceManager:
     async def load_ended_ui(self, taskmanager: str, piece: EventLogPiece) -> None:
         raise NotImplementedError
 
-    async def box_of(self, taskmanager: str) -> Box:
+    async def sandbox_of(self, taskmanager: str) -> SandboxView:
         assert taskmanager
-        return Box(isolation=IsolationLevel.NONE, egress=EgressMode.OFF)
+        return SandboxView(isolation=IsolationLevel.NONE, egress=EgressMode.OFF)
 
     async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:
         raise NotImplementedError
@@ -84,10 +84,10 @@ class PartialResourceManager:
     async def heartbeat(self, report: SlotReport) -> None:
         raise NotImplementedError
 
-    async def expect(self, job_ids: tuple[str, ...]) -> None:
+    async def expect_held_slots(self, job_ids: tuple[str, ...]) -> None:
         raise NotImplementedError
 
-    async def settled(self, job_id: str) -> None:
+    async def held_slots_settled(self, job_id: str) -> None:
         raise NotImplementedError
 
     async def require_slots(self, requirement: SlotRequirement) -> str:

@@ -258,7 +258,7 @@ def simulated(dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager
 class SimulatedOutside:
     """Reports two connections of each job: one allowed, and one refused to a host with markup in its name."""
 
-    async def egress_of(self, job_id: str) -> EgressConnections:
+    async def egress_connections(self, job_id: str) -> EgressConnections:
         def row(number: int, host: str, verdict: EgressVerdict) -> EgressRow:
             return EgressRow(
                 id=f"{number:032x}",

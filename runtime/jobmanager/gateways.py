@@ -152,12 +152,12 @@ class EgressInternalGateway(EgressGateway, Protocol):
     """The queries of REST about outgoing connections."""
 
     @rpc(local=True)
-    async def egress_of(self, job_id: str) -> EgressConnections:
+    async def egress_connections(self, job_id: str) -> EgressConnections:
         """The known connections of a job; those of all jobs when ``job_id`` is empty."""
         ...
 
 
-class Box(Message, frozen=True):
+class SandboxView(Message, frozen=True):
     """The sandbox of a process of a job: its isolation level, and what it may connect to."""
 
     isolation: IsolationLevel
@@ -188,12 +188,12 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
         ...
 
     @rpc(local=True, oneway=True)
-    async def expect(self, job_ids: tuple[str, ...]) -> None:
+    async def expect_held_slots(self, job_ids: tuple[str, ...]) -> None:
         """Expect TaskManagers to hold slots for these jobs from an earlier leader; they keep them on registration."""
         ...
 
     @rpc(local=True, oneway=True)
-    async def settled(self, job_id: str) -> None:
+    async def held_slots_settled(self, job_id: str) -> None:
         """Expect no more such slots for this job."""
         ...
 
@@ -208,7 +208,7 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
         ...
 
     @rpc(local=True)
-    async def box_of(self, taskmanager: str) -> Box:
+    async def sandbox_of(self, taskmanager: str) -> SandboxView:
         """The sandbox in which a TaskManager runs the processes of jobs; raises ``TaskManagerNotFound``."""
         ...
 

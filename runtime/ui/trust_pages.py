@@ -124,7 +124,7 @@ async def _of_job(cluster: Cluster, call: Call[Any], template: str) -> web.Respo
     job_id = await require_visible(cluster, call)
     evidence, job = await asyncio.gather(cluster.dispatcher.job_connections(job_id), cluster.dispatcher.job(job_id))
     facts, now = await asyncio.to_thread(cluster.trust), time.time()
-    rows = () if cluster.egress is None else (await cluster.egress.egress_of(job_id)).rows
+    rows = () if cluster.egress is None else (await cluster.egress.egress_connections(job_id)).rows
     outside = ways_out(rows, cluster.facts.trust_domain)
     seen = {one for each in evidence.connections for one in (each.local, each.peer)}
     ended = ended_of(job, seen | {each.process for each in outside})

@@ -182,7 +182,7 @@ class ActionRunner:
     async def _start_driver(self, slot: SlotOffer, taskmanager: TaskExecutorGateway) -> None:
         """Start the driver once its place is durable, so that the next leader finds it and starts no second one."""
         await self.secrets.check(slot.taskmanager)
-        await self.end.repeated(lambda: self._services.dispatcher.driver_placed(self.job_id, slot.taskmanager))
+        await self.end.retry_while_busy(lambda: self._services.dispatcher.driver_placed(self.job_id, slot.taskmanager))
         await self._driver.start(slot, taskmanager, self.span.traceparent)
 
     def _reconcile(self, action: actions.AdoptDriver | actions.LookForDriver | actions.JobSettled) -> None:
@@ -192,7 +192,7 @@ class ActionRunner:
             case actions.LookForDriver(taskmanager):
                 self._look_for_driver(taskmanager)
             case actions.JobSettled():
-                settled = self._services.resource_manager.settled(self.job_id)
+                settled = self._services.resource_manager.held_slots_settled(self.job_id)
                 self._hand_off(settled, failed=self.log("reporting that no more held slots are expected"))
 
     def _adopt(self, slot: SlotOffer, running: RunningDriver | None) -> None:
@@ -334,7 +334,7 @@ class ActionRunner:
             case actions.TakeSavepoint():
                 self._take_savepoint(action)
             case actions.SettleCheckpoints():
-                settled = self._recorder.settle()
+                settled = self._recorder.wait_for_last_write()
                 self._hand_off(
                     settled,
                     then=lambda _: self._event(self._machine.conclusion.checkpoints_settled),
@@ -348,14 +348,14 @@ class ActionRunner:
                 )
             case actions.AskForRestart():
                 self._hand_off(
-                    self.end.repeated(lambda: self._services.dispatcher.attempt_failed(self.job_id)),
+                    self.end.retry_while_busy(lambda: self._services.dispatcher.attempt_failed(self.job_id)),
                     then=lambda delay: self._event(self._machine.conclusion.restart_decided, delay),
                     failed=self._restart_undecided,
                 )
-            case actions.HandOver(record, delay):
+            case actions.ScheduleNextAttempt(record, delay):
                 _LOG.warning("job %s: %s", self.job_id, record.detail.pending_reason)
                 self._end_span(record)
-                self._hand_off(self.end.hand_over(record, delay))
+                self._hand_off(self.end.schedule_next_attempt(record, delay))
             case actions.EndJob(record):
                 _LOG.info("job %s is %s", self.job_id, record.detail.state)
                 self._end_span(record)

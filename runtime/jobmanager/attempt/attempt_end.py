@@ -63,21 +63,21 @@ class AttemptEnd:
         seen = from_log(self._services.connections, self._job_id)
         return evidence, tuple(each for answer in answers for each in answer), seen
 
-    async def hand_over(self, record: JobRecord, delay: float) -> None:
+    async def schedule_next_attempt(self, record: JobRecord, delay: float) -> None:
         """Give slots back, then have the Dispatcher begin the next attempt after ``delay`` seconds."""
         await self._give_back()
-        await self.repeated(lambda: self._services.dispatcher.job_restarting(record, delay))
+        await self.retry_while_busy(lambda: self._services.dispatcher.job_restarting(record, delay))
 
     async def end_job(self, record: JobRecord) -> None:
         """Give slots back without waiting for a durable result: the storage may be unavailable for long."""
-        telling = asyncio.ensure_future(self.repeated(lambda: self._services.dispatcher.job_ended(record)))
+        telling = asyncio.ensure_future(self.retry_while_busy(lambda: self._services.dispatcher.job_ended(record)))
         try:
             await self._give_back()
             await telling
         finally:
             await end_tasks(telling)
         await self._shuffle.release()
-        await self.repeated(lambda: self._services.dispatcher.job_released(self._job_id))
+        await self.retry_while_busy(lambda: self._services.dispatcher.job_released(self._job_id))
 
     async def _give_back(self) -> None:
         """Give slots back after the driver's process has ended; if that takes too long, it is killed with its slot."""
@@ -87,11 +87,11 @@ class AttemptEnd:
                     await self._driver.ended()
         await self._ask_taskmanagers(lambda gateway: gateway.release_job(self._job_id))
         try:
-            await self.repeated(lambda: self._services.resource_manager.release_job(self._job_id))
+            await self.retry_while_busy(lambda: self._services.resource_manager.release_job(self._job_id))
         except SluiceError as error:
             _LOG.warning("job %s: its slots could not be given back: %s", self._job_id, error)
 
-    async def repeated(self, tell: Callable[[], Awaitable[_T]]) -> _T:
+    async def retry_while_busy(self, tell: Callable[[], Awaitable[_T]]) -> _T:
         """Repeat ``tell`` while the other side is busy and this process leads; returns the answer."""
         while True:
             try:

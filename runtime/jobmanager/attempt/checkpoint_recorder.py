@@ -116,7 +116,7 @@ class CheckpointRecorder:
                 self._pending = self._pending or checkpoint
                 raise
 
-    async def settle(self) -> None:
+    async def wait_for_last_write(self) -> None:
         """Wait for the last checkpoint to be written, for a limited time."""
         try:
             await asyncio.wait_for(self._idle.wait(), LAST_WRITE_SECONDS)

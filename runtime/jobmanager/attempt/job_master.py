@@ -24,7 +24,7 @@ from sluice.runtime.jobmanager.attempt.services import JobServices, JobTokens
 from sluice.runtime.jobmanager.attempt.settings import Resumption
 from sluice.runtime.jobmanager.attempt.shuffle_relay import ShuffleRelay
 from sluice.runtime.jobmanager.errors import TokenRefused, UiNotFound
-from sluice.runtime.jobmanager.gateways import Box, ConnectAddress, JobMasterInternalGateway
+from sluice.runtime.jobmanager.gateways import ConnectAddress, JobMasterInternalGateway, SandboxView
 from sluice.runtime.jobmanager.secrets import SecretError
 from sluice.runtime.jobmanager.views import JobRecord
 from sluice.runtime.messages import (
@@ -298,10 +298,10 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         signed = await signing
         leaf = x509.load_pem_x509_certificate(signed.chain_pem.encode())
 
-        def note(box: Box | None) -> None:
-            self._event(self._machine.certified, leaf, taskmanager, box)
+        def note(sandbox: SandboxView | None) -> None:
+            self._event(self._machine.certified, leaf, taskmanager, sandbox)
 
-        self.hand_off(self._services.resource_manager.box_of(taskmanager), then=note, failed=lambda _: note(None))
+        self.hand_off(self._services.resource_manager.sandbox_of(taskmanager), then=note, failed=lambda _: note(None))
         return signed
 
     async def issue_executor_token(self, executor_id: int, audience: tuple[str, ...]) -> JobToken:

@@ -178,7 +178,7 @@ class Dispatcher(RpcEndpoint):
         """Recover a job: it fetches its files again. Jobs whose drivers may run come first: they are past the queue."""
         running = {each.job_id for each in jobs if may_run(each, histories[each.job_id])}
         if running:  # before any TaskManager can register
-            await self._resource_manager.expect(tuple(running))
+            await self._resource_manager.expect_held_slots(tuple(running))
         for accepted in jobs:
             job_id, history = accepted.job_id, histories[accepted.job_id]
             _LOG.info("recovering job %s (%s) of %s", job_id, accepted.name, accepted.owner)

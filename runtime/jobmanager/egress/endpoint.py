@@ -52,7 +52,7 @@ class EgressEndpoint(RpcEndpoint):
         self._dispatcher = dispatcher
         self._exchange = exchange
         self._ledger = ledger
-        ledger.lead()
+        ledger.began_leading()
         self._unavailable = False
         self._turns: dict[str, _Turns] = {}
 
@@ -66,13 +66,13 @@ class EgressEndpoint(RpcEndpoint):
         """Decide whether a job may connect to ``target``."""
         return self.deferred(self._decide(target))
 
-    async def egress_of(self, job_id: str) -> EgressConnections:
+    async def egress_connections(self, job_id: str) -> EgressConnections:
         """The known connections of a job; those of all jobs when ``job_id`` is empty."""
         if not job_id:
-            return EgressConnections(rows=self._ledger.all(), since=self._ledger.since)
+            return EgressConnections(rows=self._ledger.all_rows(), since=self._ledger.since)
         left_out = self._ledger.left_out(job_id)
         return EgressConnections(
-            rows=self._ledger.of(job_id),
+            rows=self._ledger.rows_of(job_id),
             left_out=left_out,
             since=self._ledger.since,
             forgotten=self._ledger.may_have_forgotten(job_id),

@@ -54,7 +54,7 @@ class EgressLedger:
         self._forgotten: OrderedDict[str, None] = OrderedDict()
         self._too_many_forgotten = False
 
-    def lead(self) -> None:
+    def began_leading(self) -> None:
         """Note that this JobManager now leads: earlier reports may have gone to another leader."""
         self.since = self._clock()
 
@@ -74,7 +74,7 @@ class EgressLedger:
         """Count rows that were dropped before they were reported."""
         DROPPED.inc(count)
 
-    def of(self, job_id: str) -> tuple[EgressRow, ...]:
+    def rows_of(self, job_id: str) -> tuple[EgressRow, ...]:
         """The rows of a job, the oldest first."""
         return tuple(sorted(self._jobs.get(job_id, {}).values(), key=lambda row: row.opened_at))
 
@@ -86,7 +86,7 @@ class EgressLedger:
         """Whether rows of the job may have been known and forgotten."""
         return self.left_out(job_id) > 0 or job_id in self._forgotten or self._too_many_forgotten
 
-    def all(self) -> tuple[EgressRow, ...]:
+    def all_rows(self) -> tuple[EgressRow, ...]:
         """The rows of all jobs."""
         return tuple(row for rows in self._jobs.values() for row in rows.values())
 

@@ -22,7 +22,7 @@ from sluice.core import SluiceError
 from sluice.runtime.config import HistoryConfig
 from sluice.runtime.ha import EntryDamaged, EntryMissing, HaStorage, StoredEntry
 from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
-from sluice.runtime.jobmanager.history.entries import DAY_MS, ArchivedJob, owner_mark, superfluous
+from sluice.runtime.jobmanager.history.entries import DAY_MS, ArchivedJob, jobs_to_remove, owner_mark
 from sluice.runtime.jobmanager.history.event_log import EventLog, ReadEvents, keep_event_log
 from sluice.runtime.jobmanager.history.log_blocks import MAX_BLOCK_BYTES, ArchivedLog, LogPacker, LogSource, unpacked
 from sluice.runtime.jobmanager.views import JobRecord, JobSummary
@@ -174,7 +174,7 @@ class JobArchive:
             LeadershipLost: another process leads.
             StorageUnavailable: a job cannot be removed now.
         """
-        for job in superfluous(self._jobs.values(), self._settings, int(self._clock() * 1000)):
+        for job in jobs_to_remove(self._jobs.values(), self._settings, int(self._clock() * 1000)):
             self._check()
             await asyncio.to_thread(self._storage.remove, f"{JOBS}/{job.job_id}")
             await asyncio.to_thread(self._storage.remove, f"{INDEX}/{job.name}")

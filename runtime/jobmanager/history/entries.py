@@ -65,7 +65,7 @@ def owner_mark(owner: str) -> str:
     return hashlib.sha256(owner.encode(errors="replace")).hexdigest()[:8]
 
 
-def superfluous(jobs: Iterable[ArchivedJob], settings: HistoryConfig, now_ms: int) -> list[ArchivedJob]:
+def jobs_to_remove(jobs: Iterable[ArchivedJob], settings: HistoryConfig, now_ms: int) -> list[ArchivedJob]:
     """The jobs to remove: expired ones, then the oldest job of the owner who uses most, until the rest fits.
 
     So no owner can push the jobs of others out of the history with many or large jobs.

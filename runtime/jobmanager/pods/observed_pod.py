@@ -82,7 +82,7 @@ def observed_pod(content: dict[str, Any]) -> ObservedPod | None:
     )
 
 
-def said(*parts: object) -> str:
+def one_line(*parts: object) -> str:
     """Untrusted text as one short line."""
     text = ": ".join(str(part)[: 4 * MAX_REASON_CHARACTERS] for part in parts if part)
     line = " ".join(printable(text, " ").split())
@@ -92,22 +92,24 @@ def said(*parts: object) -> str:
 def _obstacle(status: dict[str, Any]) -> str:
     for condition in _list(status, "conditions", MAX_CONDITIONS):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return said(condition.get("reason"), condition.get("message"))
+            return one_line(condition.get("reason"), condition.get("message"))
     for state in _states(status, "waiting"):
         if state.get("reason", "") not in _NORMAL_REASONS:
-            return said(state.get("reason"), state.get("message"))
+            return one_line(state.get("reason"), state.get("message"))
     return ""
 
 
 def _end(status: dict[str, Any]) -> str:
     if status.get("reason"):  # Evicted, NodeLost, …: the pod as a whole
-        return said(status.get("reason"), status.get("message"))
+        return one_line(status.get("reason"), status.get("message"))
     for state in _states(status, "terminated"):
         code = state.get("exitCode")
         if code == DRAINED_EXIT_CODE:
             return ""
         if code != 0:
-            return said(f"{state.get('reason') or 'Error'}, exit code {state.get('exitCode')}", state.get("message"))
+            return one_line(
+                f"{state.get('reason') or 'Error'}, exit code {state.get('exitCode')}", state.get("message")
+            )
     return "no reason is given"
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from sluice.core import KubernetesApi, KubernetesMisconfigured, KubernetesUnanswered
 from sluice.runtime.jobmanager.pods.errors import PodChanged, PodsMisconfigured, PodsRefused, PodsUnavailable
-from sluice.runtime.jobmanager.pods.observed_pod import ObservedPod, observed_pod, said
+from sluice.runtime.jobmanager.pods.observed_pod import ObservedPod, observed_pod, one_line
 
 PAGE_PODS = 50
 MAX_PAGES = 40
@@ -85,7 +85,7 @@ class PodsClient:
             raise PodsUnavailable(f"the Kubernetes API's answer to {method} pods cannot be read") from error
         if not 200 <= status < 300:
             raise PodsRefused(
-                f"Kubernetes refused to {_VERBS[method]} pods (status {status}): {said(answer.get('message'))}",
+                f"Kubernetes refused to {_VERBS[method]} pods (status {status}): {one_line(answer.get('message'))}",
                 "check the quota and limits of the namespace, and the rights of the service account",
             )
         return answer

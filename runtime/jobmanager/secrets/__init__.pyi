@@ -18,4 +18,4 @@ from .records import (
 )
 from .references import check_secret_references as check_secret_references
 from .rotation import KeyRotation as KeyRotation
-from .store import SecretStore as SecretStore, given as given
+from .store import SecretStore as SecretStore, given_secret as given_secret

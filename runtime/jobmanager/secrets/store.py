@@ -231,7 +231,7 @@ class SecretStore:
             await asyncio.to_thread(self._storage.remove, each.entry.name)
 
 
-def given(chosen: ChosenSecret, value: bytes, *, shown: bool) -> GivenSecret:
+def given_secret(chosen: ChosenSecret, value: bytes, *, shown: bool) -> GivenSecret:
     """The secret for a process of a job. Unless ``shown``, it has no file, and only serves to mask logs."""
     return GivenSecret(name=chosen.name, file=chosen.file if shown else "", content=value)
 

@@ -19,12 +19,12 @@ from sluice.pki.tls import ConnectionLog
 from sluice.runtime.gateways import RESOURCE_MANAGER, TASK_EXECUTOR, TaskExecutorGateway
 from sluice.runtime.jobmanager.errors import NotRegistered, TaskManagerLeaves
 from sluice.runtime.jobmanager.gateways import (
-    Box,
     DriverLogRequest,
     ExecutorLogRequest,
     JobMasterInternalGateway,
     ProvisionView,
     ResourceProviderGateway,
+    SandboxView,
     ServiceCounts,
     SlotRequirement,
 )
@@ -358,11 +358,11 @@ class ResourceManager(FencedRpcEndpoint):
 
     # --- JobMasters ---------------------------------------------------------------------------------------
 
-    async def expect(self, job_ids: tuple[str, ...]) -> None:
+    async def expect_held_slots(self, job_ids: tuple[str, ...]) -> None:
         """Let TaskManagers that register keep the slots that they hold for these jobs."""
         self._expected.update(job_ids)
 
-    async def settled(self, job_id: str) -> None:
+    async def held_slots_settled(self, job_id: str) -> None:
         """Expect no more such slots for this job."""
         self._expected.discard(job_id)
 
@@ -458,10 +458,10 @@ class ResourceManager(FencedRpcEndpoint):
         now, monotonic = self._clock(), time.monotonic()
         return self._slots.queues(self._preempted, lambda at: int((now + at - monotonic) * 1000))
 
-    async def box_of(self, taskmanager: str) -> Box:
+    async def sandbox_of(self, taskmanager: str) -> SandboxView:
         """The sandbox in which a TaskManager runs processes of jobs; raises ``TaskManagerNotFound``."""
         registered = self._registered.named(taskmanager)
-        return Box(isolation=registered.isolation, egress=registered.egress)
+        return SandboxView(isolation=registered.isolation, egress=registered.egress)
 
     async def connections(self) -> Evidence:
         """Mutual TLS connections of this process and of all TaskManagers."""

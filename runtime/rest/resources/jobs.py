@@ -158,7 +158,7 @@ async def list_job_connections(cluster: Cluster, call: Call[NoQuery]) -> Connect
     """List a job's mutual TLS connections, and its connections to the outside."""
     job_id = await require_visible(cluster, call)
     seen = await cluster.dispatcher.job_connections(job_id)
-    outside = EgressConnections() if cluster.egress is None else await cluster.egress.egress_of(job_id)
+    outside = EgressConnections() if cluster.egress is None else await cluster.egress.egress_connections(job_id)
     return Connections(
         connections=seen.connections,
         dropped=seen.dropped,

@@ -82,7 +82,7 @@ async def egress_seen(cluster: Cluster, call: Call[Any]) -> EgressConnections:
     """The latest outbound connections of jobs that the caller may see."""
     if cluster.egress is None:
         return EgressConnections()
-    found, seen = await asyncio.gather(cluster.egress.egress_of(""), visible_job_ids(cluster, call))
+    found, seen = await asyncio.gather(cluster.egress.egress_connections(""), visible_job_ids(cluster, call))
     rows = (row for row in found.rows if seen is None or row.job_id in seen)
     latest = sorted(rows, key=lambda row: row.opened_at)[-MAX_EGRESS_SHOWN:]
     return EgressConnections(rows=tuple(latest), since=found.since)

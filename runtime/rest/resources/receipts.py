@@ -29,7 +29,7 @@ async def issue_receipt(cluster: Cluster, call: Call[NoQuery], body: ReceiptOrde
     record = await cluster.dispatcher.job_record(job_id)
     if body.disclose_parameters and call.who.name != record.detail.owner:
         raise NotYours(f"job {job_id} belongs to {record.detail.owner}", "only its owner may disclose its parameters")
-    outside = None if cluster.egress is None else await cluster.egress.egress_of(job_id)
+    outside = None if cluster.egress is None else await cluster.egress.egress_connections(job_id)
     return await cluster.receipts.issue(record, outside, principal=call.who.name, disclose=body.disclose_parameters)
 
 

@@ -213,7 +213,7 @@ class EndJob:
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
+class ScheduleNextAttempt:
     """Give everything back, and hand over to the next attempt, which begins after ``delay`` seconds."""
 
     record: JobRecord
@@ -245,7 +245,7 @@ Action = (
     | PublishDetail
     | KeepHistory
     | EndJob
-    | HandOver
+    | ScheduleNextAttempt
 )
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sluice.runtime.jobmanager.attempt.decisions.actions import AskForRestart, CollectRecords, EndJob, HandOver, Outbox
+from sluice.runtime.jobmanager.attempt.decisions.actions import (
+    AskForRestart,
+    CollectRecords,
+    EndJob,
+    Outbox,
+    ScheduleNextAttempt,
+)
 from sluice.runtime.jobmanager.attempt.decisions.driver_status import CONCLUDING, DriverStatus, Phase
 from sluice.runtime.jobmanager.attempt.decisions.executor_control import ExecutorControl
 from sluice.runtime.jobmanager.attempt.decisions.executor_pool import ExecutorPool
@@ -96,7 +102,7 @@ class Conclusion:
             self._status.pending_reason = (
                 f"attempt {self._status.number} failed, the next one starts after {round(delay, 1):g} s: {error}"
             )
-            self._outbox.add(HandOver(self._status.record(), delay))
+            self._outbox.add(ScheduleNextAttempt(self._status.record(), delay))
 
     def savepoint_over(self) -> None:
         """Continue after the savepoint with which the job ends is complete, or failed."""

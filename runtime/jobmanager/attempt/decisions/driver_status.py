@@ -48,7 +48,7 @@ class DriverStatus:
         process_end: how its process ended, as text.
         lost: whether the attempt ended only because the driver's TaskManager was lost.
         restart_useless: whether a further attempt would fail for the same reason.
-        ahead: whether the attempt was concluded from the driver's report, before its process ended.
+        concluded_early: whether the attempt was concluded from the driver's report, before its process ended.
     """
 
     phase: Phase
@@ -57,4 +57,4 @@ class DriverStatus:
     process_end: str = ""
     lost: bool = False
     restart_useless: bool = False
-    ahead: bool = False
+    concluded_early: bool = False

@@ -9,10 +9,10 @@ from sluice.runtime.checkpoint import Checkpoint
 from sluice.runtime.ha import NotReconciled
 from sluice.runtime.jobmanager.attempt.decisions.actions import (
     AdoptDriver,
-    HandOver,
     LookForDriver,
     Outbox,
     RestoreCheckpoint,
+    ScheduleNextAttempt,
     StartTimer,
     Timer,
 )
@@ -121,7 +121,7 @@ class Reconciliation:
         self._pool.close()
         self._status.enter(JobState.RESTARTING)
         self._status.pending_reason = f"its JobManager was lost, and {why}: it starts again"
-        self._outbox.add(HandOver(self._status.record(), 0.0))
+        self._outbox.add(ScheduleNextAttempt(self._status.record(), 0.0))
 
     def check_registration(self, running: RunningDriver | None) -> None:
         """Raise as :meth:`AttemptStateMachine.check_registration` unless the driver may continue now."""

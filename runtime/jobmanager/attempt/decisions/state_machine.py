@@ -39,7 +39,7 @@ from sluice.runtime.jobmanager.attempt.decisions.reconciliation import Reconcili
 from sluice.runtime.jobmanager.attempt.decisions.streaming_control import StreamingControl
 from sluice.runtime.jobmanager.attempt.settings import LEASE_MARGIN_SECONDS, AttemptSettings, Resumption
 from sluice.runtime.jobmanager.errors import DriverUnknown, JobAlreadyTerminal
-from sluice.runtime.jobmanager.gateways import Box
+from sluice.runtime.jobmanager.gateways import SandboxView
 from sluice.runtime.jobmanager.job_state import ENDING
 from sluice.runtime.jobmanager.views import Failure, JobDetail, JobRecord
 from sluice.runtime.messages import (
@@ -155,21 +155,23 @@ class AttemptStateMachine:
 
     def check_driver_end(self, number: int, taskmanager: str) -> None:
         """Raise :class:`DriverUnknown` unless ``taskmanager`` may report the end of the process of ``number``."""
-        self._check_driver(number, taskmanager, goes_on=self._driver.phase in WITH_DRIVER or self._driver.ahead)
+        self._check_driver(
+            number, taskmanager, goes_on=self._driver.phase in WITH_DRIVER or self._driver.concluded_early
+        )
 
     def _check_driver(self, number: int, taskmanager: str, *, goes_on: bool) -> None:
         self.placement.check_on(taskmanager)
         if number != self.number or not goes_on:
             raise DriverUnknown(f"driver {number} of job {self._status.job_id} is not the current one, or has ended")
 
-    def certified(self, leaf: x509.Certificate, taskmanager: str, box: Box | None) -> None:
-        """Note the certificate of a process of the attempt; ``box`` is its sandbox, None when unknown."""
+    def certified(self, leaf: x509.Certificate, taskmanager: str, sandbox: SandboxView | None) -> None:
+        """Note the certificate of a process of the attempt; ``sandbox`` is its sandbox, None when unknown."""
         self._status.history.certified(
             str(certified_identity(leaf)),
             leaf,
             taskmanager=taskmanager,
-            isolation="" if box is None else box.isolation.value,
-            egress="" if box is None else box.egress.value,
+            isolation="" if sandbox is None else sandbox.isolation.value,
+            egress="" if sandbox is None else sandbox.egress.value,
         )
         self._status.history_changed()
 
@@ -318,7 +320,7 @@ class AttemptStateMachine:
         """
         runs = self._driver.phase is Phase.RUNNING and self._status.state is JobState.RUNNING
         if runs and self._driver.result is None and not self._status.savepoints.asked_to_stop:
-            self._driver.result, self._driver.ahead = DriverExit(succeeded=True, exit_code=0), True
+            self._driver.result, self._driver.concluded_early = DriverExit(succeeded=True, exit_code=0), True
             self.driver_ended("it has done its work")
 
     def driver_finished(self, result: DriverExit) -> None:
@@ -332,7 +334,7 @@ class AttemptStateMachine:
     @property
     def driver_ends_within(self) -> float:
         """Seconds that the driver's process may take to end after the attempt was concluded; 0 when it has ended."""
-        return self._settings.cancel_grace + CANCEL_MARGIN_SECONDS if self._driver.ahead else 0.0
+        return self._settings.cancel_grace + CANCEL_MARGIN_SECONDS if self._driver.concluded_early else 0.0
 
     def driver_ended(self, process_end: str) -> None:
         """Settle the attempt: the driver's process has ended, will end by itself, or was never started."""

@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from sluice.core import SluiceError
 from sluice.runtime.jobmanager.gateways import ResourceManagerInternalGateway
-from sluice.runtime.jobmanager.secrets import ChosenSecret, SecretRefused, SecretStore, SecretUseless, Subject, given
+from sluice.runtime.jobmanager.secrets import (
+    ChosenSecret,
+    SecretRefused,
+    SecretStore,
+    SecretUseless,
+    Subject,
+    given_secret,
+)
 from sluice.runtime.messages import GivenSecret, JobSubmission
 from sluice.runtime.sandbox import IsolationLevel
 
@@ -94,7 +101,7 @@ class JobSecrets:
                 raise
             facts = {"secret": each.name, "version": str(each.version), "shown": "yes" if shown(each) else "no"}
             await record(USED, self._subject.owner, {**self._facts(process), **facts, "taskmanager": taskmanager})
-            result.append(given(each, value, shown=shown(each)))
+            result.append(given_secret(each, value, shown=shown(each)))
         return tuple(result)
 
     async def _choose(self, process: str) -> tuple[ChosenSecret, ...]:

@@ -178,13 +178,13 @@ async def test_rows_reach_the_signed_log_with_owner_and_job(world: World) -> Non
     assert (udp.decision, udp.path, udp.detail["count"], udp.reason) == ("deny", "203.0.113.9:53", "40", "no_route")
     await world.stop_auth()
     assert verify_log(audit_directory(world.home)).unsigned == 0
-    assert [row.verdict for row in world.ledger.of(JOB)].count(EgressVerdict.REFUSED) == 1
+    assert [row.verdict for row in world.ledger.rows_of(JOB)].count(EgressVerdict.REFUSED) == 1
 
 
 async def test_revoking_a_destination_ends_its_open_connections_and_no_others(world: World) -> None:
     async with reporting_egress(world.reporter):
         gone, stays = world.tunnel(API), world.tunnel(OTHER)
-        await world.until(lambda: len(world.ledger.of(JOB)) == 2)
+        await world.until(lambda: len(world.ledger.rows_of(JOB)) == 2)
         world.write_policy(POLICY.replace('"api.example.com:443", ', ""))
         async with asyncio.timeout(DEADLINE_SECONDS):
             assert await asyncio.get_running_loop().sock_recv(gone, 1) == b""

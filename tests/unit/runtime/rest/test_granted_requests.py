@@ -101,7 +101,7 @@ class Behind:
             ),
         )
 
-    async def egress_of(self, job_id: str) -> EgressConnections:
+    async def egress_connections(self, job_id: str) -> EgressConnections:
         rows = [
             EgressRow(
                 id=each,

@@ -46,7 +46,7 @@ class Behind:
         assert job_id == JOB
         return self.record
 
-    async def egress_of(self, job_id: str) -> EgressConnections:
+    async def egress_connections(self, job_id: str) -> EgressConnections:
         assert job_id == JOB
         return OUTSIDE
 

@@ -36,12 +36,12 @@ def test_a_row_that_is_told_again_counts_once() -> None:
     sent = counted("sluice_egress_bytes_total", direction="up")
     ledger.note([row(1, open=True)], {})
     ledger.note([row(1, open=True, bytes_up=5)], {})
-    assert [each.bytes_up for each in ledger.of("j1")] == [5]
+    assert [each.bytes_up for each in ledger.rows_of("j1")] == [5]
     assert counted("sluice_egress_connections_total", verdict="allowed") == before
     for _ in range(2):
         ledger.note([row(1, bytes_up=7)], {})
     ledger.note([row(1, open=True)], {})  # overtaken by the row of its end
-    assert [(each.bytes_up, each.open) for each in ledger.of("j1")] == [(7, False)]
+    assert [(each.bytes_up, each.open) for each in ledger.rows_of("j1")] == [(7, False)]
     assert counted("sluice_egress_connections_total", verdict="allowed") == before + 1
     assert counted("sluice_egress_bytes_total", direction="up") == sent + 7
 
@@ -50,7 +50,7 @@ def test_rows_of_a_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_JOB_ROWS", 3)
     ledger = EgressLedger()
     ledger.note([row(number) for number in (4, 2, 1, 5, 3)], {})
-    assert [int(each.opened_at) for each in ledger.of("j1")] == [1, 3, 5]
+    assert [int(each.opened_at) for each in ledger.rows_of("j1")] == [1, 3, 5]
     assert ledger.left_out("j1") == 2
 
 
@@ -59,8 +59,8 @@ def test_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = EgressLedger()
     for number, job in enumerate(["j1", "j2", "j1", "j3"]):
         ledger.note([row(number, job)], {})
-    assert (len(ledger.of("j1")), ledger.of("j2"), len(ledger.of("j3"))) == (2, (), 1)
-    assert {each.job_id for each in ledger.all()} == {"j1", "j3"}
+    assert (len(ledger.rows_of("j1")), ledger.rows_of("j2"), len(ledger.rows_of("j3"))) == (2, (), 1)
+    assert {each.job_id for each in ledger.all_rows()} == {"j1", "j3"}
 
 
 def test_open_destinations_are_summed_over_those_who_tell() -> None:
@@ -79,7 +79,7 @@ def test_it_says_since_when_it_knows() -> None:
     ledger = EgressLedger(lambda: now)
     assert ledger.since == 100.0
     now = 200.0
-    ledger.lead()
+    ledger.began_leading()
     assert ledger.since == 200.0
 
 

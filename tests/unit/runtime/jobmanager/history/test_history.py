@@ -18,7 +18,7 @@ from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail
 from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
 from sluice.runtime.jobmanager.history import archive as archive_module, log_blocks
 from sluice.runtime.jobmanager.history.archive import INDEX, JOBS, JobArchive
-from sluice.runtime.jobmanager.history.entries import DAY_MS, MAX_ARCHIVED_JOBS, ArchivedJob, owner_mark, superfluous
+from sluice.runtime.jobmanager.history.entries import DAY_MS, MAX_ARCHIVED_JOBS, ArchivedJob, jobs_to_remove, owner_mark
 from sluice.runtime.jobmanager.views import JobRecord
 from sluice.runtime.messages import BlobRef, JobState, JobSubmission, LogChunk
 from tests.unit.runtime.ha.simulated import MemoryStorage
@@ -205,22 +205,22 @@ def job(number: int, ended_at: int, size: int = 10, owner: str = "ada") -> Archi
 def test_old_jobs_go_and_then_the_oldest_until_the_rest_fits() -> None:
     settings = HistoryConfig(days=2, max_bytes=25)
     jobs = [job(1, NOW - 3 * DAY_MS), job(2, NOW - DAY_MS), job(3, NOW - 5), job(4, NOW)]
-    assert superfluous(jobs, settings, NOW) == jobs[:2]
-    assert superfluous(reversed(jobs), settings, NOW) == jobs[:2]
-    assert superfluous(jobs[2:], settings, NOW) == []
-    assert superfluous(jobs[1:2], settings, NOW + DAY_MS) == []
-    assert superfluous(jobs[1:2], settings, NOW + DAY_MS + 1) == jobs[1:2]
-    assert superfluous(jobs, HistoryConfig(days=0), NOW + 1) == jobs
+    assert jobs_to_remove(jobs, settings, NOW) == jobs[:2]
+    assert jobs_to_remove(reversed(jobs), settings, NOW) == jobs[:2]
+    assert jobs_to_remove(jobs[2:], settings, NOW) == []
+    assert jobs_to_remove(jobs[1:2], settings, NOW + DAY_MS) == []
+    assert jobs_to_remove(jobs[1:2], settings, NOW + DAY_MS + 1) == jobs[1:2]
+    assert jobs_to_remove(jobs, HistoryConfig(days=0), NOW + 1) == jobs
 
 
 def test_nobody_drives_the_jobs_of_others_out() -> None:
     settings = HistoryConfig(days=2, max_bytes=100)
     of_ada = [job(number, number + NOW - DAY_MS, 10, "ada") for number in range(3)]
     of_eve = [job(number, number + NOW - 99, 20, "eve") for number in range(100, 120)]
-    gone = superfluous([*of_eve, *of_ada], settings, NOW)
+    gone = jobs_to_remove([*of_eve, *of_ada], settings, NOW)
     assert gone == of_eve[:-3], "hers alone, the oldest first"
     few = [job(1, NOW - 5, 1, "ada"), *(job(number, NOW, 0, "eve") for number in range(2, MAX_ARCHIVED_JOBS + 2))]
-    assert superfluous(few, settings, NOW) == few[1:2]
+    assert jobs_to_remove(few, settings, NOW) == few[1:2]
 
 
 @given(
@@ -233,7 +233,7 @@ def test_what_stays_is_within_the_bounds_and_later_than_what_goes(
 ) -> None:
     jobs = [job(number, *each) for number, each in enumerate(made)]
     settings = HistoryConfig(days=days, max_bytes=most)
-    gone = superfluous(jobs, settings, NOW)
+    gone = jobs_to_remove(jobs, settings, NOW)
     stay = set(jobs) - set(gone)
     assert sum(each.size for each in stay) <= most
     assert all(NOW - each.ended_at <= days * DAY_MS for each in stay)
@@ -241,12 +241,12 @@ def test_what_stays_is_within_the_bounds_and_later_than_what_goes(
         left, removed = ([each for each in some if each.owner == owner] for some in (stay, gone))
         assert not left or not removed or max(removed) < min(left)
     last = gone[-1:]
-    assert superfluous([*stay, *last], settings, NOW) == last, "no more than has to"
+    assert jobs_to_remove([*stay, *last], settings, NOW) == last, "no more than has to"
 
 
 def test_the_number_of_jobs_is_bounded_whatever_the_settings_say() -> None:
     jobs = [job(number, number) for number in range(MAX_ARCHIVED_JOBS + 3)]
-    assert superfluous(jobs, HistoryConfig(days=3650, max_bytes=1 << 60), NOW) == jobs[:3]
+    assert jobs_to_remove(jobs, HistoryConfig(days=3650, max_bytes=1 << 60), NOW) == jobs[:3]
 
 
 def test_names_say_what_they_stand_for_and_others_are_none() -> None:

@@ -113,7 +113,7 @@ class Attempts(RuleBasedStateMachine):
                 assert not over
                 assert record.detail.state.terminal
                 self.ends.append(record)
-            case actions.HandOver(record, delay):
+            case actions.ScheduleNextAttempt(record, delay):
                 assert not over
                 assert delay == self.decision or (self.driver_lost and delay == 0.0), "a restart that nobody decided"
                 assert record.detail.state is JobState.RESTARTING

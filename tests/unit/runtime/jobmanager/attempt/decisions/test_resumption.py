@@ -225,7 +225,7 @@ def test_a_driver_that_only_its_own_leader_knows_is_refused_and_starts_again_whe
 
 def handed_over(job: Resumed, taken: list[actions.Action]) -> None:
     """The next attempt begins at once, nobody is asked, and nothing counts as a failure."""
-    (handed,) = (each for each in taken if isinstance(each, actions.HandOver))
+    (handed,) = (each for each in taken if isinstance(each, actions.ScheduleNextAttempt))
     assert handed.delay == 0.0
     assert not any(isinstance(each, actions.AskForRestart | actions.EndJob) for each in taken)
     assert job.state is JobState.RESTARTING

@@ -119,7 +119,7 @@ class Leaders(RuleBasedStateMachine):
             case actions.EndJob(record):
                 self.results.append(record)
                 self.machine = None
-            case actions.HandOver():
+            case actions.ScheduleNextAttempt():
                 self.pending = [action]
             case actions.StartDriver() | actions.SettleCheckpoints() | actions.CollectRecords():
                 self.pending.append(action)
@@ -152,7 +152,7 @@ class Leaders(RuleBasedStateMachine):
                 self.event(machine.conclusion.records_collected, Evidence())
             case actions.AskForRestart():
                 self.event(machine.conclusion.restart_decided, restart)
-            case actions.HandOver(record):
+            case actions.ScheduleNextAttempt(record):
                 self.history = JobHistory(attempts=record.detail.attempts)
                 self.lead()
 

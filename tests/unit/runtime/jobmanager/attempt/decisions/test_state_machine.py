@@ -210,7 +210,7 @@ def test_a_job_begins_again_on_another_taskmanager_a_few_times_whatever_its_stra
     attempt.do(attempt.machine.conclusion.checkpoints_settled)
     taken = attempt.do(attempt.machine.conclusion.records_collected, Evidence())
     assert (actions.AskForRestart() in taken) is decides
-    handed_over = [each for each in taken if isinstance(each, actions.HandOver)]
+    handed_over = [each for each in taken if isinstance(each, actions.ScheduleNextAttempt)]
     assert [each.delay for each in handed_over] == ([] if decides else [0.0])
     last = attempt.machine.record().detail.attempts[-1]
     assert (last.outcome, last.error) == (LOST, "TaskManager tm-1, on which the driver ran, is lost")
@@ -441,7 +441,7 @@ def test_a_restart_hands_the_job_over() -> None:
     attempt = Attempt().running()
     attempt.ends()
     (handed,) = attempt.do(attempt.machine.conclusion.restart_decided, 2.0)
-    assert isinstance(handed, actions.HandOver)
+    assert isinstance(handed, actions.ScheduleNextAttempt)
     assert (handed.delay, handed.record.detail.state) == (2.0, JobState.RESTARTING)
     assert handed.record.detail.pending_reason.startswith("attempt 1 failed, the next one starts after 2 s: ")
 
