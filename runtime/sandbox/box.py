@@ -109,7 +109,8 @@ class Box:
                 network = (program, stack.enter_context(self.network.channel()))
             if self.isolation.bwrap:
                 # A Landlock rule for a directory also applies to everything below it.
-                # Directories mounted below ``read_only_remapped`` later are shared as well; until then they are read-only.
+                # Directories that are mounted below ``read_only_remapped`` later are shared as well. Until then they
+                # are read-only.
                 shared = (*self.shared, *self.view.read_only_remapped)
                 above = [each for each in _OWN if any(path.is_relative_to(each) for path in shared)]
                 instructions = EntryInstructions(

@@ -178,9 +178,9 @@ class BoxCalls:
         finally:
             if call is not None:
                 call.close()
-        heard = kernel.answer(listener, notification.id, error=error)
-        if not heard and call is not None:
-            self._handler.unheard(call, error)
+        delivered = kernel.answer(listener, notification.id, error=error)
+        if not delivered and call is not None:
+            self._handler.answer_lost(call, error)
 
 
 async def _received(loop: asyncio.AbstractEventLoop, channel: socket.socket) -> list[int]:

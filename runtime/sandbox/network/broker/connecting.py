@@ -261,7 +261,7 @@ class CallHandler:
             return error
         return errno.EALREADY if not _is_writable(call.socket) else None
 
-    def unheard(self, call: Call, error: int) -> None:
+    def answer_lost(self, call: Call, error: int) -> None:
         """Remember the result of a call that was interrupted: the program repeats it with its current socket."""
         owed = self._context.owed
         if call.given is not None:

@@ -63,7 +63,7 @@ async def test_a_connection_within_the_box_is_not_an_error_when_its_call_comes_a
             "Call", Waiting(program, struct.pack("=H", socket.AF_INET) + port.to_bytes(2) + b"\x7f\0\0\1" + bytes(8))
         )
         assert await handler.connect(call) == 0
-        handler.unheard(call, 0)
+        handler.answer_lost(call, 0)
         assert await handler.connect(call) == 0
         assert await handler.connect(call) == errno.EISCONN
 
@@ -75,7 +75,7 @@ async def test_an_answer_that_was_not_heard_serves_one_connection_alone(handler:
             "Call", Waiting(program, struct.pack("=H", socket.AF_INET) + port.to_bytes(2) + b"\x7f\0\0\1" + bytes(8))
         )
         assert await handler.connect(call) == 0
-        handler.unheard(call, 0)
+        handler.answer_lost(call, 0)
         gone = cast("Call", Waiting(program, struct.pack("=H14x", socket.AF_UNSPEC)))
         assert await handler.connect(gone) == 0
         assert await handler.connect(call) == 0
