@@ -10,7 +10,7 @@ from sluice.runtime.job_network.egress_rules import EgressRules
 from sluice.runtime.job_network.known_listeners import AskHosts, KnownListeners, asked_in
 from sluice.runtime.job_network.reserved_ports import ReservedPorts
 from sluice.runtime.job_network.rules import JobRules
-from sluice.runtime.sandbox.network import Attachment, Connection, Network, Rows
+from sluice.runtime.sandbox.network import Attachment, Connection, ConnectionObserver, Network
 
 
 class JobNetwork:
@@ -23,7 +23,14 @@ class JobNetwork:
 
     @classmethod
     async def open(
-        cls, host: str, names: Sequence[str], *, ask: AskHosts, egress_rules: EgressRules, rows: Rows, uid: int | None
+        cls,
+        host: str,
+        names: Sequence[str],
+        *,
+        ask: AskHosts,
+        egress_rules: EgressRules,
+        observer: ConnectionObserver,
+        uid: int | None,
     ) -> JobNetwork:
         """Reserve ports of ``host`` and create the namespace.
 
@@ -33,7 +40,7 @@ class JobNetwork:
             names: the purposes of its listening ports.
             ask: returns the hosts on which the job's processes listen on a port.
             egress_rules: decide about all other destinations.
-            rows: record the connections that leave the sandboxes, and those that are refused.
+            observer: records the connections that leave the sandboxes, and those that are refused.
             uid: the job's own uid, if it has one.
 
         Raises:
@@ -49,7 +56,7 @@ class JobNetwork:
             ports = ReservedPorts(host, names)
             try:
                 rules = JobRules(KnownListeners(asked_in(loop, ask)), ports, egress_rules)
-                network = cls(ports, Network.open(rules, rows, uid=uid, hosts=ports.hosts), egress_rules)
+                network = cls(ports, Network.open(rules, observer, uid=uid, hosts=ports.hosts), egress_rules)
             except BaseException:
                 ports.close()
                 egress_rules.close()

@@ -24,12 +24,12 @@ from sluice.runtime.sandbox.network import (
     Attachment,
     Connect,
     Connection,
+    ConnectionObserver,
     Decision,
     Gate,
     Network,
     Refusal,
     Refuse,
-    Rows,
     Rules,
     Traffic,
 )
@@ -79,7 +79,9 @@ class WaitingNetwork:
         """The attachment of a sandbox; the journal calls it ``box``."""
         return self._network.attach(box)
 
-    async def admit(self, names: Sequence[str], *, ask: AskHosts, egress_rules: EgressRules, rows: Rows) -> JobNetwork:
+    async def admit(
+        self, names: Sequence[str], *, ask: AskHosts, egress_rules: EgressRules, observer: ConnectionObserver
+    ) -> JobNetwork:
         """Reserve ports and apply the job's rules from now on.
 
 
@@ -87,7 +89,7 @@ class WaitingNetwork:
             names: the purposes of the process's listening ports.
             ask: returns the hosts on which the job's processes listen on a port.
             egress_rules: decide about all other destinations.
-            rows: record the connections that leave the sandboxes, and those that are refused.
+            observer: records the connections that leave the sandboxes, and those that are refused.
 
         Raises:
             PortsNotReserved: the host has no free port.
@@ -99,7 +101,7 @@ class WaitingNetwork:
             egress_rules.close()
             raise
         self._later.rules = JobRules(KnownListeners(asked_in(loop, ask)), ports, egress_rules)
-        self._later.rows = rows
+        self._later.observer = observer
         self._gate.open = True
         return JobNetwork(ports, self._network, egress_rules)
 
@@ -114,11 +116,11 @@ def _close_unwanted(opening: asyncio.Task[WaitingNetwork]) -> None:
 
 
 class _Later:
-    """Rules and recorder that are set later. Until then everything is refused and nothing is recorded."""
+    """Rules and an observer that are set later. Until then everything is refused and nothing is recorded."""
 
     def __init__(self) -> None:
         self.rules: Rules | None = None
-        self.rows: Rows | None = None
+        self.observer: ConnectionObserver | None = None
 
     async def decide(self, connect: Connect) -> Decision:
         return Refuse(errno.EACCES, "no_job_yet") if self.rules is None else await self.rules.decide(connect)
@@ -130,21 +132,21 @@ class _Later:
         return None if self.rules is None else self.rules.listener(address, port)
 
     def opened(self, connection: Connection) -> None:
-        if self.rows is not None:
-            self.rows.opened(connection)
+        if self.observer is not None:
+            self.observer.opened(connection)
 
     def moved(self, connection: Connection, traffic: Traffic) -> None:
-        if self.rows is not None:
-            self.rows.moved(connection, traffic)
+        if self.observer is not None:
+            self.observer.moved(connection, traffic)
 
     def closed(self, connection: Connection, traffic: Traffic, seconds: float, reason: str) -> None:
-        if self.rows is not None:
-            self.rows.closed(connection, traffic, seconds, reason)
+        if self.observer is not None:
+            self.observer.closed(connection, traffic, seconds, reason)
 
     def refused(self, refusal: Refusal) -> None:
-        if self.rows is not None:
-            self.rows.refused(refusal)
+        if self.observer is not None:
+            self.observer.refused(refusal)
 
     def stuck(self, connection: Connection) -> None:
-        if self.rows is not None:
-            self.rows.stuck(connection)
+        if self.observer is not None:
+            self.observer.stuck(connection)

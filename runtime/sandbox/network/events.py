@@ -41,7 +41,7 @@ class HostAddress:
     preamble: bytes = b""
     """Bytes to send before the program gets the connection, at most :data:`MAX_PREAMBLE_BYTES`."""
     recorded: bool = True
-    """Whether to report the connection to :class:`Rows`."""
+    """Whether to report the connection to :class:`ConnectionObserver`."""
     note: object = None
     """Data that :class:`Rules` attaches for its own later use."""
 
@@ -125,7 +125,7 @@ class Rules(Protocol):
         """
 
 
-class Rows(Protocol):
+class ConnectionObserver(Protocol):
     """Receives reports in the broker's thread. Must not block, and must bound the data that it keeps."""
 
     def opened(self, connection: Connection) -> None:

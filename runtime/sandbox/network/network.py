@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sluice.runtime.sandbox.network.broker import BoxCalls, Broker, CallHandler, NetworkContext, Tracker
 from sluice.runtime.sandbox.network.broker.broker import broker
-from sluice.runtime.sandbox.network.events import Connection, Gate, Rows, Rules
+from sluice.runtime.sandbox.network.events import Connection, ConnectionObserver, Gate, Rules
 from sluice.runtime.sandbox.network.names import Names, Resolver, network_files
 from sluice.runtime.sandbox.network.namespace import Namespace
 from sluice.runtime.sandbox.network.packet_monitor import PacketMonitor
@@ -30,7 +30,7 @@ class Network:
         self,
         namespace: Namespace,
         rules: Rules,
-        rows: Rows,
+        observer: ConnectionObserver,
         uid: int | None,
         hosts: Mapping[str, str],
         *,
@@ -42,13 +42,13 @@ class Network:
         self._filter = network_filter()
         self._calls: list[BoxCalls] = []
         self._closed = False
-        self._broker.run(self._start(rules, rows, uid, gate or Gate()))
+        self._broker.run(self._start(rules, observer, uid, gate or Gate()))
 
     @classmethod
     def open(
         cls,
         rules: Rules,
-        rows: Rows,
+        observer: ConnectionObserver,
         *,
         uid: int | None = None,
         hosts: Mapping[str, str] | None = None,
@@ -58,7 +58,7 @@ class Network:
 
         Args:
             rules: decides about connections and host names.
-            rows: receives reports about them.
+            observer: receives reports about them.
             uid: the job's own uid, see :meth:`sluice.runtime.sandbox.Sandbox.uid`; None: the job has the uid of this
                 process, in a user namespace.
             hosts: addresses by host name for the hosts file of its boxes, besides ``localhost``.
@@ -69,18 +69,18 @@ class Network:
         """
         namespace = Namespace.make(own_user=uid is None)
         try:
-            return cls(namespace, rules, rows, uid, hosts or {}, gate=gate)
+            return cls(namespace, rules, observer, uid, hosts or {}, gate=gate)
         except BaseException:
             namespace.close()
             raise
 
-    async def _start(self, rules: Rules, rows: Rows, uid: int | None, gate: Gate) -> None:
+    async def _start(self, rules: Rules, observer: ConnectionObserver, uid: int | None, gate: Gate) -> None:
         names = Names()
-        self._refusals = Refusals(rows)
+        self._refusals = Refusals(observer)
         self._table = SocketTable()
         self._last = LastCounters()
         asyncio.get_running_loop().add_reader(self._last, self._last.read)
-        self._tracker = Tracker(rows, self._table, self._last, self._namespace.inode)
+        self._tracker = Tracker(observer, self._table, self._last, self._namespace.inode)
         cookie = self._namespace.cookie
         self._context = NetworkContext(cookie, rules, names, self._tracker, self._refusals, uid, {}, {}, gate)
         self._resolver = Resolver(rules, names, self._refusals)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sluice.runtime.sandbox.network.events import Refusal, Rows
+from sluice.runtime.sandbox.network.events import ConnectionObserver, Refusal
 
 LOOK_SECONDS = 0.25
 FIRST_PAUSE_SECONDS = 1.0
@@ -37,9 +37,9 @@ class _Kind:
 class Refusals:
     """The refusals of one network; used in the broker's thread."""
 
-    def __init__(self, rows: Rows, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, observer: ConnectionObserver, *, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock``: a monotonic clock in seconds."""
-        self._rows = rows
+        self._observer = observer
         self._clock = clock
         self._kinds: dict[Refusal, _Kind] = {}
         self._others: set[str] = set()
@@ -59,7 +59,7 @@ class Refusals:
             self._look_later()
             return
         self._kinds[key] = _Kind(FIRST_PAUSE_SECONDS, self._clock() + FIRST_PAUSE_SECONDS)
-        self._rows.refused(replace(key, count=refusal.count))
+        self._observer.refused(replace(key, count=refusal.count))
         self._look_later()
 
     def look(self) -> None:
@@ -72,7 +72,7 @@ class Refusals:
                 if key.reason != OTHERS:
                     del self._kinds[key]
                 continue
-            self._rows.refused(replace(key, count=kind.count))
+            self._observer.refused(replace(key, count=kind.count))
             kind.pause = min(2 * kind.pause, LONGEST_PAUSE_SECONDS)
             kind.until, kind.count = now + kind.pause, 0
 
@@ -84,7 +84,7 @@ class Refusals:
         kinds, self._kinds = self._kinds, {}
         for key, kind in kinds.items():
             if kind.count:
-                self._rows.refused(replace(key, count=kind.count))
+                self._observer.refused(replace(key, count=kind.count))
 
     def _look(self) -> None:
         self._looking = None

@@ -58,10 +58,12 @@ class Networks:
         rows = JournalRows(self.journal, owner)
         ask, egress_rules = owner.ask, self.egress_rules(owner)
         if waiting is not None:
-            network = await waiting.admit(names, ask=ask, egress_rules=egress_rules, rows=rows)
+            network = await waiting.admit(names, ask=ask, egress_rules=egress_rules, observer=rows)
         else:
             uid = self.sandbox.uid(owner.job_id)
-            network = await JobNetwork.open(self.host, names, ask=ask, egress_rules=egress_rules, rows=rows, uid=uid)
+            network = await JobNetwork.open(
+                self.host, names, ask=ask, egress_rules=egress_rules, observer=rows, uid=uid
+            )
         rows.attach(network)
         return network
 

@@ -36,7 +36,7 @@ async def nobody(port: int) -> tuple[str, ...]:
 async def test_nothing_is_left_of_a_network_that_nobody_waits_for_any_more(after_seconds: float) -> None:
     egress_rules = Nowhere()
     opening = asyncio.create_task(
-        JobNetwork.open("127.0.0.1", ("driver",), ask=nobody, egress_rules=egress_rules, rows=Kept(), uid=None)
+        JobNetwork.open("127.0.0.1", ("driver",), ask=nobody, egress_rules=egress_rules, observer=Kept(), uid=None)
     )
     await asyncio.sleep(after_seconds)
     opening.cancel()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sluice.runtime.sandbox.network.events import Connection, Rows, Traffic
+from sluice.runtime.sandbox.network.events import Connection, ConnectionObserver, Traffic
 from sluice.runtime.sandbox.network.sockets import (
     Key,
     LastCounters,
@@ -56,9 +56,9 @@ class Tracked:
 class Tracker:
     """The connections of one network; used in the broker's thread."""
 
-    def __init__(self, rows: Rows, table: SocketTable, last: LastCounters, namespace: int) -> None:
+    def __init__(self, observer: ConnectionObserver, table: SocketTable, last: LastCounters, namespace: int) -> None:
         """``namespace``: the inode of the network namespace whose processes hold the connections."""
-        self._rows = rows
+        self._observer = observer
         self._table = table
         self._last = last
         self._namespace = namespace
@@ -74,9 +74,9 @@ class Tracker:
             key = Key.of(given, cookie_of(given))
         except OSError:  # already closed
             if connection.to.recorded:
-                self._rows.opened(connection)
+                self._observer.opened(connection)
                 info = given.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-                self._rows.closed(connection, _traffic(connection, final_counters(info)) or Traffic(), 0.0, "")
+                self._observer.closed(connection, _traffic(connection, final_counters(info)) or Traffic(), 0.0, "")
             return
         self._last.watch(key.cookie)
         self.follow(Tracked(connection, key, _inode(given), time.monotonic()))
@@ -85,7 +85,7 @@ class Tracker:
         """Report the start of a connection, and query it from now on."""
         self._open[tracked.connection.id] = tracked
         if tracked.connection.to.recorded:
-            self._rows.opened(tracked.connection)
+            self._observer.opened(tracked.connection)
         if self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
 
@@ -106,7 +106,7 @@ class Tracker:
                 for each in left:
                     if not each.gone:
                         _LOG.warning("cannot end connection %d of a job", each.connection.id)
-                        self._rows.stuck(each.connection)
+                        self._observer.stuck(each.connection)
                 break
             if left:
                 thorough = True
@@ -144,7 +144,7 @@ class Tracker:
                 # A socket that was closed with a reset has lost its counters.
                 traffic = Traffic(max(traffic.sent, each.traffic.sent), max(traffic.received, each.traffic.received))
                 if traffic != each.traffic and each.connection.to.recorded:
-                    self._rows.moved(each.connection, traffic)
+                    self._observer.moved(each.connection, traffic)
                 each.traffic = traffic
             if state is None or not state.open:
                 self._ended(each, each.reason)
@@ -153,7 +153,7 @@ class Tracker:
         del self._open[tracked.connection.id]
         self._last.forget(tracked.key.cookie)
         if tracked.connection.to.recorded:
-            self._rows.closed(tracked.connection, tracked.traffic, time.monotonic() - tracked.began, reason)
+            self._observer.closed(tracked.connection, tracked.traffic, time.monotonic() - tracked.began, reason)
 
     def _reset(self, some: list[Tracked], thorough: bool) -> None:
         wanted = {each.inode: each.key.cookie for each in some}

@@ -107,7 +107,7 @@ async def test_nothing_connects_listens_or_resolves_before_the_job_comes(boxes: 
     }
     assert (server.accepted, rows.refusals) == (0, [])
     assert network.refused >= 4
-    admitted = await network.admit(["rpc"], ask=nobody, egress_rules=ToServer(server), rows=rows)  # type: ignore[arg-type]
+    admitted = await network.admit(["rpc"], ask=nobody, egress_rules=ToServer(server), observer=rows)  # type: ignore[arg-type]
     assert child.stdin is not None
     child.stdin.write(b"\n")
     found = await first_line(boxes, child, 2)
@@ -121,7 +121,7 @@ async def test_nothing_connects_listens_or_resolves_before_the_job_comes(boxes: 
 
 async def test_the_job_reaches_what_its_rules_allow(boxes: Boxes, server: Server) -> None:
     network = await WaitingNetwork.open("127.0.0.1", uid=boxes.sandbox.uid(JOB))
-    admitted = await network.admit([], ask=nobody, egress_rules=ToServer(server), rows=Kept())  # type: ignore[arg-type]
+    admitted = await network.admit([], ask=nobody, egress_rules=ToServer(server), observer=Kept())  # type: ignore[arg-type]
     boxes.sandbox.own([boxes.work], JOB)
     box = boxes.sandbox.box(View(JOB, (), (boxes.work,)), boxes.sandbox.limits(), network=admitted.attach("executor"))
     code = "import socket; print(socket.create_connection(('192.0.2.1', 80)).send(b'x'))"

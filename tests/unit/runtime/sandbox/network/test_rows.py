@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from sluice.runtime.sandbox.network import Refusal, Rows
+from sluice.runtime.sandbox.network import ConnectionObserver, Refusal
 from sluice.runtime.sandbox.network.names.names import Names
 from sluice.runtime.sandbox.network.packet_monitor import refusal_of
 from sluice.runtime.sandbox.network.refusals import (
@@ -83,8 +83,8 @@ class Told:
     def __init__(self) -> None:
         self.now = 0.0
         self.heard: list[Refusal] = []
-        rows = cast("Rows", SimpleNamespace(refused=self.heard.append))
-        self.refusals = Refusals(rows, clock=lambda: self.now)
+        observer = cast("ConnectionObserver", SimpleNamespace(refused=self.heard.append))
+        self.refusals = Refusals(observer, clock=lambda: self.now)
 
     def passes(self, seconds: float) -> list[Refusal]:
         """What is heard in that time, looked at as often as it is."""
