@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 class _Queued:
     call: Call
     done: asyncio.Future[None]
-    shows: str = ""
+    state: str = ""
     """The name of the state that this call reports, if any. A newer call for the same state replaces this one."""
 
 
@@ -53,32 +53,32 @@ class CallQueue:
         """Wake the callers of :meth:`room`."""
         self._left.set()
 
-    def put(self, call: Call, *, shows: str = "") -> asyncio.Future[None]:
+    def put(self, call: Call, *, state: str = "") -> asyncio.Future[None]:
         """Queue a call; the future is done when the call was answered."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if len(self._queue) >= MAX_QUEUED_CALLS:
             self._overflowed(f"{MAX_QUEUED_CALLS} messages wait for the JobMaster")
         else:
-            self._queue.append(_Queued(call, done, shows))
+            self._queue.append(_Queued(call, done, state))
             self._waiting.set()
         return done
 
-    def show(self, what: str, call: Call) -> None:
+    def put_state(self, what: str, call: Call) -> None:
         """Queue a report of the state ``what``, replacing an older report of it.
 
         A report is not replaced if it is being delivered, or if a call that reports no state was queued after it.
         """
         for place in range(len(self._queue) - 1, 0, -1):
-            if not self._queue[place].shows:
+            if not self._queue[place].state:
                 break
-            if self._queue[place].shows == what:
+            if self._queue[place].state == what:
                 del self._queue[place]
                 break
-        self.put(call, shows=what)
+        self.put(call, state=what)
 
-    def forget_shown(self) -> None:
+    def drop_states(self) -> None:
         """Drop queued reports of states, because their latest values are reported again."""
-        self._queue = deque(each for each in self._queue if not each.shows)
+        self._queue = deque(each for each in self._queue if not each.state)
         self._left.set()
 
     async def deliver(self, jobmaster: JobMasterGateway) -> None:

@@ -165,13 +165,13 @@ class JobMasterLink:
     def report_progress(self, progress: JobProgress) -> None:
         """Report the latest counters, replacing older ones that are still queued."""
         self._reported.progress = progress
-        self._queue.show("progress", lambda jobmaster: jobmaster.report_progress(progress))
+        self._queue.put_state("progress", lambda jobmaster: jobmaster.report_progress(progress))
 
     def report_stages(self, stages: StageTable) -> None:
         """Report the latest stages, replacing older ones that are still queued."""
         stages = self.masker.mask_message(stages)
         self._reported.stages = stages
-        self._queue.show("stages", lambda jobmaster: jobmaster.report_stages(stages))
+        self._queue.put_state("stages", lambda jobmaster: jobmaster.report_stages(stages))
 
     async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
         """Ask for the workers of a new shuffle.
@@ -231,7 +231,7 @@ class JobMasterLink:
         """Report the latest state of streaming queries. Repeated after a reconnection."""
         state = self.masker.mask_message(state)
         self._reported.streaming = state
-        self._queue.put(lambda jobmaster: jobmaster.report_streaming(state), shows="streaming")
+        self._queue.put(lambda jobmaster: jobmaster.report_streaming(state), state="streaming")
 
     def report_task_failure(self, failure: TaskFailure) -> None:
         """Report that a task failed."""
@@ -368,7 +368,7 @@ class JobMasterLink:
 
     async def _deliver(self, jobmaster: JobMasterGateway) -> None:
         if self._registered_before:
-            self._queue.forget_shown()
+            self._queue.drop_states()
             for call in self._reported.calls():
                 await accepted(lambda call=call: call(jobmaster))  # type: ignore[misc]  # default argument
         self._registered_before = True
