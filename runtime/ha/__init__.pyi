@@ -13,7 +13,6 @@ from .errors import (
     PointersFull as PointersFull,
     StorageUnavailable as StorageUnavailable,
 )
-from .home_id import origin_of as origin_of
 from .leader_endpoint import (
     LEADER as LEADER,
     LeaderAddress as LeaderAddress,
@@ -25,6 +24,7 @@ from .leadership import (
     LeaderInformation as LeaderInformation,
     Leadership as Leadership,
 )
+from .origin import origin_of as origin_of
 from .pointers import MAX_POINTERS as MAX_POINTERS, PointerStore as PointerStore
 from .services import make_election as make_election, make_storage as make_storage
 from .storage import HaStorage as HaStorage, StoredEntry as StoredEntry

@@ -92,7 +92,7 @@ class EmbeddedElection:
         try:
             while not lock_within(descriptor, 0):
                 if self._name and mark is None:
-                    mark = self._standbys.show(self._name)
+                    mark = self._standbys.add_mark(self._name)
                 standing_by()
                 await asyncio.sleep(LOCK_POLL_SECONDS)
             return EmbeddedLeadership(self._root, descriptor)

@@ -23,7 +23,7 @@ class LeaderInformation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: process name in its certificate.
         epoch: epoch of its leadership; a later leadership has a higher epoch.
-        origin: ID of the home it runs in (see :func:`sluice.runtime.ha.home_id.origin_of`).
+        origin: ID of the home it runs in (see :func:`sluice.runtime.ha.origin.origin_of`).
         rpc: host and port of its RPC listener.
         rest: path of its REST socket, for processes of the same home.
         rest_tls: host and port at which it serves REST over mutual TLS, if it does.

@@ -14,8 +14,8 @@ class StandbyFiles:
     def __init__(self, root: Path) -> None:
         self._root = make_private_directory(root)
 
-    def show(self, name: str) -> StandbyMark | None:
-        """Show to other processes that ``name`` stands by.
+    def add_mark(self, name: str) -> StandbyMark | None:
+        """Mark ``name`` as a standby, visible to other processes.
 
         Returns:
             The mark, or None when the file is locked already: by :meth:`names` of another process, or by a standby of

@@ -28,7 +28,7 @@ The services are entered into the stack, which is closed at the end of the term.
 
 
 @asynccontextmanager
-async def terms(
+async def run_terms(
     election: LeaderElection, lead: Lead, *, what: str, pause: float = FAILED_SECONDS
 ) -> AsyncIterator[asyncio.Task[NoReturn]]:
     """Take part in the election and run one term after another. Enters once this process leads or stands by.

@@ -37,12 +37,11 @@ from .job_identity import JobIdentity as JobIdentity
 from .job_secrets import forbid_core_dumps as forbid_core_dumps, masker_of as masker_of, secret_files as secret_files
 from .leader_finder import (
     Address as Address,
-    AnnouncedLeader as AnnouncedLeader,
-    AskedLeader as AskedLeader,
-    LeaderPlace as LeaderPlace,
+    HomeLeaderFinder as HomeLeaderFinder,
+    LeaderDiscovery as LeaderDiscovery,
+    RemoteLeaderFinder as RemoteLeaderFinder,
 )
 from .leader_link import Leader as Leader, LeaderLink as LeaderLink
-from .left_over_processes import kill_below as kill_below
 from .log_files import (
     MAX_CHUNK_BYTES as MAX_CHUNK_BYTES,
     LogUnreadable as LogUnreadable,
@@ -51,5 +50,6 @@ from .log_files import (
     read_log as read_log,
     shorten_log as shorten_log,
 )
-from .log_tail import kept as kept
+from .log_tail import capture_log_tail as capture_log_tail
+from .orphaned_processes import kill_processes_below as kill_processes_below
 from .priority import can_return as can_return, in_background as in_background, to_background as to_background

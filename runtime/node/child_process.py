@@ -141,7 +141,7 @@ class ChildProcess:
         with contextlib.ExitStack() as stack:
             if output is not None:
                 stack.callback(output.started)
-                stdout, stderr = output.in_front_of(stdout), output.in_front_of(stderr)
+                stdout, stderr = output.pipe_to(stdout), output.pipe_to(stderr)
             if guard is not None:
                 closed = stack.enter_context(contextlib.ExitStack())
                 closed.callback(guard.close)

@@ -40,16 +40,16 @@ class JobIdentity:
         self._uid = sandbox.uid(job_id)
         self._copied: dict[str, FileStamp | None] = {}
         elsewhere = directory if self._uid is None else directory.with_name(f"{directory.name}{_COPY}")
-        self.shown = place or elsewhere
+        self.visible_directory = place or elsewhere
         """The directory that the process sees."""
 
     def refresh(self) -> None:
         """Update the copy, if there is one; raises :class:`StoreError`. Blocks."""
-        if self.shown == self._directory:
+        if self.visible_directory == self._directory:
             return
         if not self._copied:
-            make_private_directory(self.shown).chmod(_OTHERS_MAY_PASS)
-            remove_leftovers(self.shown)
+            make_private_directory(self.visible_directory).chmod(_OTHERS_MAY_PASS)
+            remove_leftovers(self.visible_directory)
         for name in FILES:
             stamp = file_stamp(self._directory / name)
             if name not in self._copied or stamp != self._copied[name]:
@@ -59,7 +59,7 @@ class JobIdentity:
     async def keep_fresh(self) -> None:
         """Keep the copy up to date until cancelled; return at once when there is no copy."""
         complaint = ""
-        while self.shown != self._directory:
+        while self.visible_directory != self._directory:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 await asyncio.to_thread(self.refresh)
@@ -70,7 +70,7 @@ class JobIdentity:
                 complaint = str(error)
 
     def _copy(self, name: str, *, gone: bool) -> None:
-        target = self.shown / name
+        target = self.visible_directory / name
         if gone:
             target.unlink(missing_ok=True)
             return

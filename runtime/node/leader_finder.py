@@ -38,7 +38,7 @@ class Announcement(Protocol):
         ...
 
 
-class AnnouncedLeader:
+class HomeLeaderFinder:
     """Finds a leader with ``role`` by its announcement in this home, which ``read`` reads."""
 
     def __init__(
@@ -67,7 +67,7 @@ class AnnouncedLeader:
             return False
 
 
-class AskedLeader:
+class RemoteLeaderFinder:
     """Finds the leader by asking the processes with ``role`` at ``addresses``.
 
     Only JobManagers named in ``jobmanagers`` are trusted; empty: any JobManager of the trust domain.
@@ -149,7 +149,7 @@ class AskedLeader:
         self._addresses.append(address)
 
 
-class LeaderPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LeaderDiscovery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to find the leading JobManager.
 
     Attributes:
@@ -162,8 +162,8 @@ class LeaderPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     jobmanagers: tuple[str, ...] = ()
     home: str = ""
 
-    def finder(self, service: RpcService) -> AnnouncedLeader | AskedLeader:
+    def finder(self, service: RpcService) -> HomeLeaderFinder | RemoteLeaderFinder:
         """Return a finder that connects with the identity of ``service``."""
         if self.addresses:
-            return AskedLeader(service, self.addresses, jobmanagers=self.jobmanagers)
-        return AnnouncedLeader(service, Home.at(Path(self.home)))
+            return RemoteLeaderFinder(service, self.addresses, jobmanagers=self.jobmanagers)
+        return HomeLeaderFinder(service, Home.at(Path(self.home)))

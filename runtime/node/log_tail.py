@@ -67,7 +67,7 @@ class LogTail(logging.Handler):
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[LogTail]:
+def capture_log_tail() -> Iterator[LogTail]:
     """Keep the lines that are logged within the block."""
     tail = LogTail()
     root = logging.getLogger()

@@ -34,8 +34,11 @@ class MaskedOutput:
         self._writers: dict[int, int] = {}
         self._threads: list[threading.Thread] = []
 
-    def in_front_of(self, log: IO[bytes] | int) -> int:
-        """Return the descriptor to use instead of ``log``; :mod:`subprocess`'s negative constants stay as they are."""
+    def pipe_to(self, log: IO[bytes] | int) -> int:
+        """Return the descriptor of a pipe whose masked output goes to ``log``.
+
+        :mod:`subprocess`'s negative constants are returned unchanged.
+        """
         number = log if isinstance(log, int) else log.fileno()
         if number < 0:
             return number

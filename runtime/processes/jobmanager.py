@@ -36,7 +36,7 @@ from sluice.runtime.ha import (
     make_storage,
     origin_of,
 )
-from sluice.runtime.ha.terms import terms
+from sluice.runtime.ha.terms import run_terms
 from sluice.runtime.jobmanager import DISPATCHER
 from sluice.runtime.jobmanager.attempt import JobIdentities, JobTokens, Record, RemoteDrivers
 from sluice.runtime.jobmanager.dispatcher import ClusterDiagnostics, ConnectSessions
@@ -51,7 +51,7 @@ from sluice.runtime.node import (
     require_reachable,
     withdraw_jobmanager,
 )
-from sluice.runtime.processes.jobmanager_term import Gateways, ProcessServices, leading
+from sluice.runtime.processes.jobmanager_term import Gateways, ProcessServices, leader_services
 from sluice.runtime.processes.notifications import ClusterEvents, notifying
 from sluice.runtime.receipts import Prove, ReceiptIssuer
 from sluice.runtime.rest import (
@@ -285,7 +285,7 @@ async def jobmanager(
             fatal,
             _receipts(identity, prove, auth),
         )
-        node.terms = await stack.enter_async_context(terms(elected_by, node.lead, what="JobManager"))
+        node.terms = await stack.enter_async_context(run_terms(elected_by, node.lead, what="JobManager"))
         stack.enter_context(listening_jobmanager(home, address))
         yield node
         _LOG.info("JobManager %s stops", identity.spiffe_id)
@@ -315,7 +315,7 @@ class JobManagerNode:
 
     async def lead(self, stack: AsyncExitStack, leadership: Leadership, ready: Ready) -> None:
         """Begin a term: start the leader's services."""
-        gateways = await stack.enter_async_context(leading(self.process, leadership))
+        gateways = await stack.enter_async_context(leader_services(self.process, leadership))
         await stack.enter_async_context(sweeping(self.process.blobs.uploads))
         stack.enter_context(self.switch.leading(self._cluster(gateways, leadership)))
         await self.rest.open_socket()

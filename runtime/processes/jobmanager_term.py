@@ -77,7 +77,7 @@ class Gateways:
 
 
 @asynccontextmanager
-async def leading(process: ProcessServices, leadership: Leadership) -> AsyncIterator[Gateways]:
+async def leader_services(process: ProcessServices, leadership: Leadership) -> AsyncIterator[Gateways]:
     """Run the services of a leader, with the jobs of its predecessor, for the duration of the block.
 
     Raises:

@@ -28,7 +28,7 @@ from sluice.runtime.ha import (
     make_election,
     origin_of,
 )
-from sluice.runtime.ha.terms import terms
+from sluice.runtime.ha.terms import run_terms
 from sluice.runtime.node import (
     SHUFFLE_MANAGER,
     ShuffleManagerAddress,
@@ -107,7 +107,7 @@ async def shuffle_manager(
         stack.callback(withdraw_registration, home, name, SHUFFLE_MANAGER)
         publish_shuffle_listener(home, address)
         node = ShuffleManagerNode(home, settings, service, address)
-        node.terms = await stack.enter_async_context(terms(elected_by, node.lead, what="ShuffleManager"))
+        node.terms = await stack.enter_async_context(run_terms(elected_by, node.lead, what="ShuffleManager"))
         yield node
         _LOG.info("ShuffleManager %s stops", identity.spiffe_id)
 

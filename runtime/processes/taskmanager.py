@@ -23,11 +23,11 @@ from sluice.runtime.node import (
     Address,
     Diagnostics,
     Leader,
+    LeaderDiscovery,
     LeaderLink,
-    LeaderPlace,
     Registration,
+    capture_log_tail,
     forbid_core_dumps,
-    kept,
     publish_registration,
     require_reachable,
     withdraw_registration,
@@ -114,7 +114,7 @@ async def taskmanager(
         stack.enter_context(collecting(metrics))
         service = RpcService(identity, connections=connections, metrics=metrics)
         stack.push_async_callback(service.close)
-        place = LeaderPlace(addresses=tuple(jobmanagers), jobmanagers=config.ha.jobmanagers, home=str(home.root))
+        place = LeaderDiscovery(addresses=tuple(jobmanagers), jobmanagers=config.ha.jobmanagers, home=str(home.root))
         shape = TaskManagerShape(
             name=name,
             host=settings.host,
@@ -204,7 +204,7 @@ async def _serve_diagnostics_and_uis(  # noqa: PLR0917  # its dependencies
     launcher: ExecutorLauncher,
 ) -> None:
     """Serve diagnostics until ``stack`` is closed, and the Spark UIs of ended jobs if Spark is installed here."""
-    await service.start(Diagnostics(f"taskmanager/{shape.name}", stack.enter_context(kept())))
+    await service.start(Diagnostics(f"taskmanager/{shape.name}", stack.enter_context(capture_log_tail())))
     if not isinstance(launcher, SparkExecutorLauncher):
         return
     memory_mb = config.history.ui_memory_mb

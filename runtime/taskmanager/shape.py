@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.runtime.messages import SlotProfile
-from sluice.runtime.node import LeaderPlace
+from sluice.runtime.node import LeaderDiscovery
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,4 +23,4 @@ class TaskManagerShape:
     driver_slots: int
     driver_profile: SlotProfile
     work: Path
-    leader: LeaderPlace
+    leader: LeaderDiscovery

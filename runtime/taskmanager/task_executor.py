@@ -25,7 +25,7 @@ from sluice.runtime.messages import (
     SlotReport,
     SlotRequest,
 )
-from sluice.runtime.node import from_log, kill_below, merge
+from sluice.runtime.node import from_log, kill_processes_below, merge
 from sluice.runtime.rpc import (
     EndpointNotFound,
     EndpointStopped,
@@ -122,7 +122,7 @@ class TaskExecutor(RpcEndpoint):
         await asyncio.to_thread(self._clean_up)
 
     def _clean_up(self) -> None:
-        kill_below(self._directory)
+        kill_processes_below(self._directory)
         for directory in self._directory.glob("*/executor-*"):
             clean_executor_directory(directory)
         for directory in self._directory.glob("*/driver-*"):

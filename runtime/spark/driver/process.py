@@ -129,7 +129,7 @@ class DriverProcess:
         command = driver_jvm_command(
             conf,
             self._spark,
-            places.jvm_place(self._identity.shown, self._spec.host, self._spec.ports or None),
+            places.jvm_place(self._identity.visible_directory, self._spec.host, self._spec.ports or None),
             memory_mb=self._spec.driver_memory_mb,
             bridge=places.bridge,
             connection_info=places.gateway,
@@ -217,7 +217,7 @@ class DriverProcess:
             read_only=(*command.read_only, self._workload.directory),
             writable=own,
             shared=self._checkpoints,
-            identity=self._identity.shown,
+            identity=self._identity.visible_directory,
             secrets=secret_files(self._secrets),
             home=places.work,
         )

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from sluice.core import read_secret, write_secret
-from sluice.runtime.node import LeaderPlace
+from sluice.runtime.node import LeaderDiscovery
 from sluice.runtime.sandbox import IsolationConfig, Trial
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.jvm import DriverShape, SparkRuntime
@@ -63,7 +63,7 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     attempt: int
     name: str
     trust_domain: str
-    leader: LeaderPlace
+    leader: LeaderDiscovery
     jobmaster_token: str
     identity_dir: str
     work_dir: str

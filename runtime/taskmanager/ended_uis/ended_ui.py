@@ -18,7 +18,7 @@ from prometheus_client import Counter
 
 from sluice.core import REGISTRY, SluiceError, end_tasks, make_private_directory, printable, remove_untrusted
 from sluice.runtime.messages import UiPage, UiRequest
-from sluice.runtime.node import ChildProcess, Exit, kill_below, open_log
+from sluice.runtime.node import ChildProcess, Exit, kill_processes_below, open_log
 from sluice.runtime.sandbox import Sandbox, Subject, View
 from sluice.runtime.spark.driver import UI_SOCKET, ask_ui
 from sluice.runtime.spark.jvm import SparkRuntime, history_ui_command, make_temp_dir, remove_temp_dir
@@ -74,7 +74,7 @@ class UiPlaces:
 
     def remove(self) -> None:
         """Remove the directories after the end of the JVM; raises ``OrphansRemain``."""
-        kill_below(self.directory)
+        kill_processes_below(self.directory)
         remove_temp_dir(self.temp)
         remove_untrusted(self.directory.parent, self.directory.name)
 

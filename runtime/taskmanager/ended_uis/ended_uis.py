@@ -19,7 +19,7 @@ from sluice.runtime.blob import check_job_id
 from sluice.runtime.config import MAX_EVENT_LOG_BYTES
 from sluice.runtime.gateways import ENDED_UI, EndedUiGateway
 from sluice.runtime.messages import EndedUiAnswer, EndedUiState, EventLogPiece, UiPage, UiRequest
-from sluice.runtime.node import kill_below
+from sluice.runtime.node import kill_processes_below
 from sluice.runtime.rpc import RpcEndpoint
 from sluice.runtime.taskmanager.ended_uis.ended_ui import UiPlaces
 from sluice.runtime.taskmanager.errors import EndedUiRefused
@@ -207,7 +207,7 @@ class EndedUis(RpcEndpoint):
 
 def _clean_up(directory: Path) -> None:
     if directory.is_dir():
-        kill_below(directory)
+        kill_processes_below(directory)
         clear_untrusted(directory, keep=())
 
 

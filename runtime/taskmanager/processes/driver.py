@@ -35,7 +35,7 @@ from sluice.runtime.messages import (
     EventLogChunk,
     Evidence,
 )
-from sluice.runtime.node import ChildProcess, Exit, LeaderPlace, keep_renewed, open_log, shorten_log
+from sluice.runtime.node import ChildProcess, Exit, LeaderDiscovery, keep_renewed, open_log, shorten_log
 from sluice.runtime.sandbox import IsolationConfig, Trial
 from sluice.runtime.spark import read_evidence
 from sluice.runtime.spark.driver import BEGIN, CUT, EVENT_LOG, EXIT_WAITED_IN_VAIN, DriverSpec
@@ -82,7 +82,7 @@ class DriverHome:
     jobs: Path
     host: str
     trust_domain: str
-    leader: LeaderPlace
+    leader: LeaderDiscovery
     isolation: IsolationConfig
     trial: Trial | None = None
     private: Sequence[Path] = ()

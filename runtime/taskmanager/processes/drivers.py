@@ -25,7 +25,7 @@ from sluice.runtime.messages import (
     SlotProfile,
     SlotRequest,
 )
-from sluice.runtime.node import ChildProcess, kill_below, merge, read_log
+from sluice.runtime.node import ChildProcess, kill_processes_below, merge, read_log
 from sluice.runtime.rpc import MailboxFull, RpcEndpoint, RpcTimeout
 from sluice.runtime.spark.jvm import DRIVER_LISTENS
 from sluice.runtime.taskmanager.errors import AllocationUnknown, DriverNotStarted, SlotNotAvailable
@@ -164,7 +164,7 @@ class Drivers:
             how = await self._ended(driver, child)
             _LOG.info("driver %d of job %s ended: %s", launch.attempt, launch.job_id, how)
             for directory in driver.directories:
-                await asyncio.to_thread(kill_below, directory)
+                await asyncio.to_thread(kill_processes_below, directory)
             seen = await asyncio.to_thread(driver.connections)
             before = self._evidence.get(launch.job_id, _Kept())
             self._evidence[launch.job_id] = _Kept(merge(before.evidence, seen), launch.attempt)

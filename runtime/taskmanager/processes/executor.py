@@ -153,7 +153,7 @@ class ExecutorProcess:
         temp = self._temp = self._temp or make_temp_dir()
         await side_by_side(self._identify(), self._open_network())
         ports = None if self._network is None else self._network.ports.by_name
-        place = JvmPlace(self._of_job.shown, self._work, temp, self._reports, self._host, ports)
+        place = JvmPlace(self._of_job.visible_directory, self._work, temp, self._reports, self._host, ports)
         command = launcher.command(self.launch, place)
         more = {} if self._workload is None else self._workload.environment
         if self._waiting is not None:
@@ -199,7 +199,7 @@ class ExecutorProcess:
             read_only=(*command.read_only, *(() if self._workload is None else (self._workload.place.directory,))),
             writable=own,
             shared=checkpoints,
-            identity=self._of_job.shown,
+            identity=self._of_job.visible_directory,
             secrets=secret_files(self.launch.secrets),
             home=self._work,
         )

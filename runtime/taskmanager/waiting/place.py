@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.core import make_private_directory, remove_untrusted
-from sluice.runtime.node import kill_below
+from sluice.runtime.node import kill_processes_below
 from sluice.runtime.spark.jvm import make_temp_dir, remove_temp_dir
 
 OTHERS_MAY_PASS = 0o711
@@ -69,7 +69,7 @@ class WaitingPlace:
 
     def remove(self) -> None:
         """Kill leftover child processes and remove the directories, after its end; raises ``OrphansRemain``."""
-        kill_below(self.directory)
+        kill_processes_below(self.directory)
         for path in (self.temp, self.workload):
             remove_temp_dir(path)
         remove_untrusted(self.directory.parent, self.directory.name)
@@ -77,6 +77,6 @@ class WaitingPlace:
 
 def remove_left_places(parent: Path) -> None:
     """Kill and remove warm processes that an earlier TaskManager left below ``parent``; raises ``OrphansRemain``."""
-    kill_below(parent)
+    kill_processes_below(parent)
     for path in parent.iterdir():
         remove_untrusted(parent, path.name)

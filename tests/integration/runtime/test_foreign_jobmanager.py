@@ -15,7 +15,7 @@ from sluice.runtime.jobmanager.gateways import (
     JobMasterInternalGateway,
     ResourceManagerInternalGateway,
 )
-from sluice.runtime.node.leader_finder import AskedLeader
+from sluice.runtime.node.leader_finder import RemoteLeaderFinder
 from sluice.runtime.rpc import CallNotPermitted, RpcService
 from sluice.runtime.rpc.contract import gateway_of
 from tests.hostile import TRUST_DOMAIN
@@ -57,8 +57,8 @@ async def test_a_taskmanager_that_knows_the_names_of_its_jobmanagers_believes_no
     service = RpcService(cluster.pki.process(Role.TASKMANAGER, "tm-1"))
     try:
         with pytest.raises(PeerRefused, match=r"not a JobManager of this cluster.*ha\.jobmanagers"):
-            await AskedLeader(service, [cluster.address.rpc], jobmanagers=("jm-2", "jm-3")).dial()
-        peer = await AskedLeader(service, [cluster.address.rpc], jobmanagers=("jm-2", JOBMANAGER)).dial()
+            await RemoteLeaderFinder(service, [cluster.address.rpc], jobmanagers=("jm-2", "jm-3")).dial()
+        peer = await RemoteLeaderFinder(service, [cluster.address.rpc], jobmanagers=("jm-2", JOBMANAGER)).dial()
         assert peer.identity.name == JOBMANAGER
     finally:
         await service.close()

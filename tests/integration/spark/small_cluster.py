@@ -55,7 +55,7 @@ from sluice.runtime.messages import (
 )
 from sluice.runtime.node.addresses import JobManagerAddress, publish_jobmanager
 from sluice.runtime.node.child_process import ChildProcess
-from sluice.runtime.node.leader_finder import LeaderPlace
+from sluice.runtime.node.leader_finder import LeaderDiscovery
 from sluice.runtime.rpc import PermanentlyFencedRpcEndpoint, RemotePeer, RpcService
 from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
@@ -372,7 +372,7 @@ async def running_job(
         attempt=1,
         name="test job",
         trust_domain=TRUST_DOMAIN,
-        leader=LeaderPlace(home=str(home.root)),
+        leader=LeaderDiscovery(home=str(home.root)),
         jobmaster_token=master.fencing_token.hex(),
         identity_dir=str(identity_dir),
         work_dir=str(make_private_directory(directory / "work")),

@@ -21,7 +21,7 @@ from sluice.runtime.jobmanager.store.job_history import JobHistory
 from sluice.runtime.jobmanager.store.job_store import AcceptedJob, Attempt
 from sluice.runtime.jobmanager.views import AttemptView
 from sluice.runtime.messages import BlobRef, JobSubmission
-from sluice.runtime.node.left_over_processes import kill_below
+from sluice.runtime.node.orphaned_processes import kill_processes_below
 from sluice.runtime.spark.driver.lease import DriverLease
 
 
@@ -142,7 +142,7 @@ def test_what_was_left_behind_below_a_directory_is_killed(tmp_path: Path) -> Non
     inside = subprocess.Popen(argv, cwd=directory / "app")
     outside = subprocess.Popen(argv, cwd=tmp_path)
     try:
-        assert kill_below(tmp_path / "jobs") == 1
+        assert kill_processes_below(tmp_path / "jobs") == 1
         assert not psutil.pid_exists(inside.pid)
         assert psutil.pid_exists(outside.pid)
         assert outside.poll() is None

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from sluice.runtime.ha.standbys import StandbyFiles
 
-mark = StandbyFiles(Path(sys.argv[1])).show("jm-9")
+mark = StandbyFiles(Path(sys.argv[1])).add_mark("jm-9")
 print(mark is not None, flush=True)
 sys.stdin.read()
 """
@@ -49,10 +49,10 @@ def test_a_process_that_was_killed_does_not_stand_by(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "True\n"
         assert files.names() == ("jm-9",)
-        assert files.show("jm-9") is None
+        assert files.add_mark("jm-9") is None
         process.kill()
     assert files.names() == ()
-    mark = files.show("jm-9")
+    mark = files.add_mark("jm-9")
     assert mark is not None
     assert files.names() == ("jm-9",)
     mark.remove()

@@ -15,7 +15,7 @@ from sluice.runtime.ha.errors import HaError, LeadershipLost, StorageUnavailable
 from sluice.runtime.ha.leadership import Leadership
 from sluice.runtime.ha.storage import LocalStorage
 from sluice.runtime.ha.storage_identity import check_storage
-from sluice.runtime.ha.terms import Ready, terms
+from sluice.runtime.ha.terms import Ready, run_terms
 
 
 class Leading:
@@ -48,7 +48,7 @@ class Standby(EmbeddedElection):
 
 async def test_a_term_that_is_lost_while_it_begins_is_followed_by_another(tmp_path: Path) -> None:
     lead = Leading(LeadershipLost("too slow"), None)
-    async with terms(EmbeddedElection(tmp_path), lead, what="JobManager") as task:
+    async with run_terms(EmbeddedElection(tmp_path), lead, what="JobManager") as task:
         assert lead.began.is_set()
         assert not task.done()
 
@@ -56,13 +56,13 @@ async def test_a_term_that_is_lost_while_it_begins_is_followed_by_another(tmp_pa
 async def test_a_storage_that_is_away_ends_what_has_never_led_or_stood_by(tmp_path: Path) -> None:
     lead = Leading(StorageUnavailable("not mounted"))
     with pytest.raises(StorageUnavailable):
-        async with terms(EmbeddedElection(tmp_path), lead, what="JobManager"):
+        async with run_terms(EmbeddedElection(tmp_path), lead, what="JobManager"):
             pytest.fail("it neither leads nor stands by")
 
 
 async def test_a_standby_that_finds_the_storage_away_gives_the_lead_back_and_stands_by(tmp_path: Path) -> None:
     lead = Leading(StorageUnavailable("not mounted"), StorageUnavailable("still not"), None)
-    async with terms(Standby(tmp_path), lead, what="JobManager", pause=0.01) as task:
+    async with run_terms(Standby(tmp_path), lead, what="JobManager", pause=0.01) as task:
         await asyncio.wait_for(lead.began.wait(), 30)
         assert not task.done()
 

@@ -37,34 +37,34 @@ def check_shown(identity: Path, shown: JobIdentity, uid: int | None) -> None:
     names = [name for name in FILES if (identity / name).exists()]
     assert {"key.pem", "chain.pem", "ca.pem", "peers"} <= set(names)
     for name in names:
-        assert (shown.shown / name).read_bytes() == (identity / name).read_bytes()
-    info = (shown.shown / "key.pem").stat()
+        assert (shown.visible_directory / name).read_bytes() == (identity / name).read_bytes()
+    info = (shown.visible_directory / "key.pem").stat()
     assert (info.st_uid, stat.S_IMODE(info.st_mode)) == (os.geteuid() if uid is None else uid, 0o600)
-    assert shown.shown.stat().st_uid == os.geteuid()
-    assert not stat.S_IMODE(shown.shown.stat().st_mode) & 0o022
+    assert shown.visible_directory.stat().st_uid == os.geteuid()
+    assert not stat.S_IMODE(shown.visible_directory.stat().st_mode) & 0o022
 
 
 def test_the_process_sees_each_new_generation(identity: Path, sandbox: Sandbox, tmp_path: Path) -> None:
     shown, uid = JobIdentity(identity, sandbox, JOB), sandbox.uid(JOB)
-    assert (shown.shown == identity) == (uid is None)
+    assert (shown.visible_directory == identity) == (uid is None)
     shown.refresh()
     check_shown(identity, shown, uid)
-    before = (shown.shown / "key.pem").read_bytes()
+    before = (shown.visible_directory / "key.pem").read_bytes()
     TestPki(tmp_path / "other").issuer.issue_to(identity, DRIVER, accept=[f"spiffe://{TRUST_DOMAIN}/job/{JOB}/*"])
     shown.refresh()
     check_shown(identity, shown, uid)
-    assert (shown.shown / "key.pem").read_bytes() != before
-    assert [path.name for path in shown.shown.iterdir() if path.name.endswith(".tmp")] == []
+    assert (shown.visible_directory / "key.pem").read_bytes() != before
+    assert [path.name for path in shown.visible_directory.iterdir() if path.name.endswith(".tmp")] == []
 
 
 def test_what_is_gone_is_not_shown_any_more(identity: Path, sandbox: Sandbox) -> None:
     (identity / "crl.pem").write_text("a list")
     shown = JobIdentity(identity, sandbox, JOB)
     shown.refresh()
-    assert (shown.shown / "crl.pem").read_text() == "a list"
+    assert (shown.visible_directory / "crl.pem").read_text() == "a list"
     (identity / "crl.pem").unlink()
     shown.refresh()
-    assert not (shown.shown / "crl.pem").exists()
+    assert not (shown.visible_directory / "crl.pem").exists()
 
 
 def test_checkpoints_are_the_jobs_own_directory(sandbox: Sandbox, tmp_path: Path) -> None:

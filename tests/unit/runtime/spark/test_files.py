@@ -18,7 +18,7 @@ import pytest
 from sluice.core.errors import SluiceError, StoreError
 from sluice.runtime.messages import ConnectionEvidence, Evidence
 from sluice.runtime.node.evidence import MAX_EVIDENCE_ENTRIES, merge
-from sluice.runtime.node.leader_finder import LeaderPlace
+from sluice.runtime.node.leader_finder import LeaderDiscovery
 from sluice.runtime.sandbox import Trial
 from sluice.runtime.spark.driver.program import safe_name
 from sluice.runtime.spark.driver.spec import DriverSpec
@@ -36,7 +36,7 @@ from sluice.runtime.spark.jvm.tempdir import MAX_TEMP_DIRECTORY_BYTES, make_temp
 
 TOKEN = b"\x01\x02fencing"
 SPEC = DriverSpec(
-    job_id="0" * 32, attempt=1, name="n", trust_domain="td", leader=LeaderPlace(home="/h"),
+    job_id="0" * 32, attempt=1, name="n", trust_domain="td", leader=LeaderDiscovery(home="/h"),
     jobmaster_token=TOKEN.hex(), identity_dir="/i", work_dir="/w", reports_dir="/r", log_dir="/l",
 )  # fmt: skip
 LINE = (

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.runtime.gateways import JobMasterGateway
 from sluice.runtime.messages import DriverLaunch, SlotKind, SlotProfile, SlotRequest, SlotState
-from sluice.runtime.node import LeaderPlace
+from sluice.runtime.node import LeaderDiscovery
 from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.taskmanager.errors import AllocationUnknown, SlotNotAvailable
 from sluice.runtime.taskmanager.processes.driver import DriverHome
@@ -111,7 +111,9 @@ def test_a_driver_is_launched_in_a_slot_of_its_own_alone(
         raise NotImplementedError
 
     endpoint: Any = None  # nothing is started
-    drivers = Drivers(endpoint, DriverHome(tmp_path, "127.0.0.1", "td", LeaderPlace(), IsolationConfig()), jobmaster)
+    drivers = Drivers(
+        endpoint, DriverHome(tmp_path, "127.0.0.1", "td", LeaderDiscovery(), IsolationConfig()), jobmaster
+    )
     with pytest.raises(error):
         drivers.launch(wanted, slots.activate(f"{kind}-0")).close()
     assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.runtime.node.leader_finder import LeaderPlace
+from sluice.runtime.node.leader_finder import LeaderDiscovery
 from sluice.runtime.spark.driver.conf import driver_conf
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.errors import ForbiddenSparkConf
@@ -36,7 +36,7 @@ def test_launcher_wins_over_nothing_but_its_own_keys() -> None:
 
 def test_driver_conf_is_complete() -> None:
     spec = DriverSpec(
-        job_id="0" * 32, attempt=1, name="inventory", trust_domain="td", leader=LeaderPlace(home="/h"),
+        job_id="0" * 32, attempt=1, name="inventory", trust_domain="td", leader=LeaderDiscovery(home="/h"),
         jobmaster_token=TOKEN.hex(),
         identity_dir="/i", work_dir="/w", reports_dir="/r", log_dir="/l", executors=5,
     )  # fmt: skip
@@ -51,7 +51,7 @@ def test_driver_conf_is_complete() -> None:
 
 def test_driver_conf_refuses_what_the_jobmanager_should_have_refused() -> None:
     spec = DriverSpec(
-        job_id="0" * 32, attempt=1, name="n", trust_domain="td", leader=LeaderPlace(home="/h"),
+        job_id="0" * 32, attempt=1, name="n", trust_domain="td", leader=LeaderDiscovery(home="/h"),
         jobmaster_token=TOKEN.hex(),
         identity_dir="/i", work_dir="/w", reports_dir="/r", log_dir="/l",
     )  # fmt: skip

@@ -15,7 +15,7 @@ import pytest
 from sluice.pki import SpiffeId
 from sluice.pki.issuing import SignedChain
 from sluice.runtime.messages import DriverCsr, DriverLaunch, DriverProcessEnd, SlotKind, SlotProfile, SlotRequest
-from sluice.runtime.node import ChildProcess, LeaderPlace
+from sluice.runtime.node import ChildProcess, LeaderDiscovery
 from sluice.runtime.rpc import RpcEndpoint
 from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox
 from sluice.runtime.spark.driver import EXIT_WAITED_IN_VAIN
@@ -126,7 +126,7 @@ async def test_the_attempt_goes_on_with_a_new_agent(tmp_path: Path, code: int, o
     jobs = tmp_path / "jobs"
     agent = "import sys; sys.stdin.readline(); raise SystemExit(7)"
     home = DriverHome(
-        jobs, "127.0.0.1", TRUST_DOMAIN, LeaderPlace(), IsolationConfig(), argv=(sys.executable, "-c", agent)
+        jobs, "127.0.0.1", TRUST_DOMAIN, LeaderDiscovery(), IsolationConfig(), argv=(sys.executable, "-c", agent)
     )
     warm = Warm(tmp_path, Agent(tmp_path, code))
     master: Any = JobMaster(TestPki(tmp_path / "pki"))

@@ -11,7 +11,7 @@ import pytest
 
 from sluice.pki.issuing import SignedChain
 from sluice.runtime.messages import DriverCsr
-from sluice.runtime.node import ChildProcess, Exit, LeaderPlace
+from sluice.runtime.node import ChildProcess, Exit, LeaderDiscovery
 from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.spark.driver import EXIT_WAITED_IN_VAIN
 from sluice.runtime.taskmanager.errors import DriverNotStarted
@@ -38,7 +38,7 @@ class SignatureRefused(Exception):
 
 def home_of(tmp_path: Path) -> DriverHome:
     argv = (sys.executable, "-c", AGENT)
-    return DriverHome(tmp_path, "127.0.0.1", "sluice.local", LeaderPlace(), IsolationConfig(), argv=argv)
+    return DriverHome(tmp_path, "127.0.0.1", "sluice.local", LeaderDiscovery(), IsolationConfig(), argv=argv)
 
 
 async def test_without_a_signature_nothing_is_left_of_the_agent(tmp_path: Path) -> None:

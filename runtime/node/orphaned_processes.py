@@ -22,7 +22,7 @@ class OrphansRemain(SluiceError):
     """Orphaned processes did not end although they were killed."""
 
 
-def kill_below(directory: Path) -> int:
+def kill_processes_below(directory: Path) -> int:
     """Kill every process whose working directory is below ``directory``; return their number.
 
     Raises:
