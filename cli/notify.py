@@ -59,10 +59,15 @@ def send_test(
 
 
 async def _send(config: NotifyConfig, cluster: str, names: Sequence[str]) -> list[tuple[str, bool, str]]:
-    from sluice.runtime.notify import Message, Receiver, sender_of, trial  # late: --help does not need an HTTP client
+    from sluice.runtime.notify import (  # late: --help does not need an HTTP client
+        Message,
+        Receiver,
+        sample_event,
+        sender_of,
+    )
 
     now = utc_now().timestamp()
-    message = Message(cluster, (trial(now),), now)
+    message = Message(cluster, (sample_event(now),), now)
 
     async def one(receiver: Receiver) -> tuple[str, bool, str]:
         try:

@@ -21,7 +21,7 @@ SIGNAL_EXIT_BASE = 128
 _KILLED = frozenset({-signal.SIGKILL, SIGNAL_EXIT_BASE + signal.SIGKILL})
 
 
-def end_of(ended: Exit, *, memory_mb: int, setting: str, kernel_killed: bool) -> str:
+def describe_exit(ended: Exit, *, memory_mb: int, setting: str, kernel_killed: bool) -> str:
     """Describe the end of a JVM. The text begins with "out of memory" when that was the reason.
 
     Args:

@@ -73,7 +73,7 @@ class RestartWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     failure_rate_interval: _Interval | None = None
 
 
-def settle(cluster: RestartConfig, job: RestartWish) -> RestartConfig:
+def effective_restart_config(cluster: RestartConfig, job: RestartWish) -> RestartConfig:
     """Return the effective settings of a job: its own, and the cluster's for the rest."""
     wishes = {name: value for name, value in msgspec.structs.asdict(job).items() if value is not None}
     return msgspec.structs.replace(cluster, **wishes)

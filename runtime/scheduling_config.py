@@ -85,6 +85,6 @@ class SchedulingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """Whether executors are ever preempted with this configuration."""
         return self.preemption and any(each.guaranteed or each.max_priority for each in self.queues)
 
-    def shown(self, queue: str) -> str:
+    def name_or_others(self, queue: str) -> str:
         """The queue's name if it is configured, and :data:`OTHERS_NAME` otherwise."""
         return queue if any(each.name == queue for each in self.queues) else OTHERS_NAME

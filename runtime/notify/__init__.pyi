@@ -12,8 +12,8 @@ from .events import (
     certificate_not_renewed as certificate_not_renewed,
     certificates_in as certificates_in,
     job_failed as job_failed,
+    sample_event as sample_event,
     superseded_renewal as superseded_renewal,
-    trial as trial,
     worker_excluded as worker_excluded,
 )
 from .kinds import Kind as Kind

@@ -13,7 +13,7 @@ MAX_DELIVERED = 380
 """Events remembered per receiver; all receivers' state fits into one pointer (``ha.pointers.MAX_POINTER_BYTES``)."""
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
+class ConfirmedEvent(msgspec.Struct, frozen=True, array_like=True):
     """An event that a receiver has confirmed.
 
     Attributes:
@@ -38,9 +38,9 @@ class Delivered(msgspec.Struct, forbid_unknown_fields=True):
 
     since: float
     last: float = 0.0
-    told: dict[str, Told] = {}
+    told: dict[str, ConfirmedEvent] = {}
 
-    def wants(self, event: Event, now: float, repeat: float) -> bool:
+    def should_send(self, event: Event, now: float, repeat: float) -> bool:
         """Whether to send ``event`` to the receiver, again once ``repeat`` seconds have passed."""
         told = self.told.get(event.key)
         if event.once:
@@ -48,11 +48,11 @@ class Delivered(msgspec.Struct, forbid_unknown_fields=True):
         # A clock that was set back must not suppress a condition that still holds.
         return told is None or not 0 <= now - told.sent < repeat
 
-    def has(self, events: Iterable[Event], now: float, repeat: float) -> None:
+    def record_confirmed(self, events: Iterable[Event], now: float, repeat: float) -> None:
         """Record that the receiver has confirmed ``events``."""
         self.last = now
         for event in events:
-            self.told[event.key] = Told(math.ceil(event.at), math.floor(now), event.once)
+            self.told[event.key] = ConfirmedEvent(math.ceil(event.at), math.floor(now), event.once)
         self._forget(now, repeat)
 
     def _forget(self, now: float, repeat: float) -> None:

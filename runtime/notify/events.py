@@ -157,7 +157,7 @@ def superseded_renewal(refusal: Refusal) -> Event:
     )
 
 
-def trial(now: float) -> Event:
+def sample_event(now: float) -> Event:
     """The event that ``sluice notify test`` sends."""
     return Event(
         kind="test",

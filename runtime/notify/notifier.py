@@ -168,7 +168,7 @@ class Notifier:
                 del line.waiting[key]
         held = Counted(each.kind for each in line.waiting.values())
         for event in sorted(events.values(), key=lambda each: each.at):
-            if not line.delivered.wants(event, now, repeat):
+            if not line.delivered.should_send(event, now, repeat):
                 continue
             if event.key not in line.waiting:
                 if held[event.kind] >= MAX_WAITING:
@@ -203,7 +203,7 @@ class Notifier:
         if line.failures:
             _LOG.info("notifications to %s work again", name)
         line.failures, line.not_before = 0, 0.0
-        line.delivered.has(events, now, self._config.repeat_hours * 3600)
+        line.delivered.record_confirmed(events, now, self._config.repeat_hours * 3600)
         for each in events:
             del line.waiting[each.key]
         SENT.labels(name).inc(len(events))

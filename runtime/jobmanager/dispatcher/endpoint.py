@@ -53,7 +53,7 @@ from sluice.runtime.jobmanager.restart_strategies import NoRestart, RestartBacko
 from sluice.runtime.jobmanager.store import AcceptedJob, HistoryKeeper, HistoryStore, JobHistory, JobStore
 from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSummary, SparkUiView
 from sluice.runtime.messages import Evidence, JobKind, JobSubmission, LogChunk, UiPage, UiRequest
-from sluice.runtime.restart_config import RestartConfig, settle
+from sluice.runtime.restart_config import RestartConfig, effective_restart_config
 from sluice.runtime.rpc import RpcEndpoint
 from sluice.runtime.scheduling_config import SchedulingConfig
 
@@ -233,7 +233,7 @@ class Dispatcher(RpcEndpoint):
         if submission.kind is not JobKind.PIPELINE:
             return NoRestart()
         return restart_backoff(
-            settle(self._restart, submission.restart),
+            effective_restart_config(self._restart, submission.restart),
             checkpointed=lambda: job.record.detail.checkpoints > 0,
             chance=self._chance,
             memory=job.history.restarts,

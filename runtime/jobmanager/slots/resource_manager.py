@@ -350,7 +350,7 @@ class ResourceManager(FencedRpcEndpoint):
             )
             requirement = self._jobs.get(job_id)
             if requirement is not None:
-                self._preempted[self._scheduling.shown(requirement.queue)] += len(allocations)
+                self._preempted[self._scheduling.name_or_others(requirement.queue)] += len(allocations)
                 told = self._master(requirement).slots_preempted(
                     tuple(allocations), preemption.reason, self._scheduling.preemption_grace
                 )

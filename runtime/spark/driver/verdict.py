@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sluice.runtime.messages import DriverExit
 from sluice.runtime.node import Exit
-from sluice.runtime.out_of_memory import end_of
+from sluice.runtime.out_of_memory import describe_exit
 from sluice.runtime.sandbox import Limits, hint
 from sluice.runtime.spark.causes import cause, last_line, last_traceback
 
@@ -19,7 +19,7 @@ MAX_TRACEBACK_CHARACTERS = 32_768
 
 UNCAUGHT = 1
 """The exit code of Python after an uncaught exception or ``sys.exit("message")``."""
-SAID_WHY = frozenset({UNCAUGHT, 2})
+CODES_WITH_MESSAGE = frozenset({UNCAUGHT, 2})
 """Exit codes of programs that print the reason on their last line: ``sys.exit("message")`` and argparse."""
 NO_LIMITS = Limits()
 
@@ -84,7 +84,7 @@ def judge(ending: Ending) -> DriverExit:
 
 
 def _jvm_end(ending: Ending, died: Exit) -> str:
-    return end_of(
+    return describe_exit(
         died, memory_mb=ending.memory_mb, setting="driver_memory_mb in [spark]", kernel_killed=ending.kernel_killed
     )
 
@@ -101,6 +101,6 @@ def _error_of(ended: Exit, stderr: str, *, kernel_killed: bool) -> str:
     # An uncaught exception ends Python with code 1. The program chose any other code itself.
     raised = cause(last_traceback(stderr)) if ended.code == UNCAUGHT else ""
     said = last_line(stderr)
-    if raised or (said and ended.code in SAID_WHY):
+    if raised or (said and ended.code in CODES_WITH_MESSAGE):
         return raised or said
     return f"the pipeline ended with {ended}" + (f": {said}" if said else "")

@@ -30,7 +30,7 @@ from sluice.runtime.node import (
     secret_files,
     shorten_log,
 )
-from sluice.runtime.out_of_memory import HEAP_FULL, KernelKills, end_of
+from sluice.runtime.out_of_memory import HEAP_FULL, KernelKills, describe_exit
 from sluice.runtime.sandbox import Box, Sandbox, View
 from sluice.runtime.spark import read_evidence
 from sluice.runtime.spark.jvm import Command, JvmPlace, make_temp_dir, remove_temp_dir
@@ -289,7 +289,7 @@ class ExecutorProcess:
         """How the executor ended, for the JobMaster and Spark."""
         code = ended.code if ended.code >= 0 else SIGNAL_EXIT_BASE - ended.code
         excess = self.excess()
-        reason = excess or end_of(
+        reason = excess or describe_exit(
             ended,
             memory_mb=self.launch.memory_mb,
             setting="--executor-memory",

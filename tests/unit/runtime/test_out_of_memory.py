@@ -7,27 +7,27 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.node.child_process import Exit
-from sluice.runtime.out_of_memory import KernelKills, end_of
+from sluice.runtime.out_of_memory import KernelKills, describe_exit
 
 
 @pytest.mark.parametrize("code", [3, 52])
 def test_a_full_heap(code: int) -> None:
-    assert end_of(Exit(code), memory_mb=768, setting="--executor-memory", kernel_killed=False) == (
+    assert describe_exit(Exit(code), memory_mb=768, setting="--executor-memory", kernel_killed=False) == (
         f"out of memory: its heap of 768 MiB is full (exit code {code}); raise --executor-memory"
     )
 
 
 @pytest.mark.parametrize(("code", "shown"), [(-9, "killed by SIGKILL"), (137, "exit code 137")])
 def test_a_kill_is_out_of_memory_when_the_kernel_has_counted_one(code: int, shown: str) -> None:
-    said = end_of(Exit(code), memory_mb=4096, setting="--executor-memory", kernel_killed=True)
+    said = describe_exit(Exit(code), memory_mb=4096, setting="--executor-memory", kernel_killed=True)
     assert said.startswith(f"out of memory: the kernel killed it ({shown})")
     assert "4096 MiB" in said
-    assert end_of(Exit(code), memory_mb=4096, setting="--executor-memory", kernel_killed=False) == shown
+    assert describe_exit(Exit(code), memory_mb=4096, setting="--executor-memory", kernel_killed=False) == shown
 
 
 @pytest.mark.parametrize("code", [0, 1, 50, 143, -15, -11])
 def test_any_other_end_is_not(code: int) -> None:
-    said = end_of(Exit(code), memory_mb=768, setting="--executor-memory", kernel_killed=True)
+    said = describe_exit(Exit(code), memory_mb=768, setting="--executor-memory", kernel_killed=True)
     assert said == str(Exit(code))
 
 

@@ -16,7 +16,7 @@ from sluice.runtime.restart_config import (
     RestartConfig,
     RestartStrategy,
     RestartWish,
-    settle,
+    effective_restart_config,
 )
 
 
@@ -104,8 +104,8 @@ def test_failure_rate_gives_up_exactly_when_too_many_failures_are_within_the_int
 
 def test_a_job_changes_what_it_names_and_nothing_else() -> None:
     cluster = RestartConfig(strategy=RestartStrategy.FAILURE_RATE, delay=7, attempts=2)
-    assert settle(cluster, RestartWish()) == cluster
-    settled = settle(cluster, RestartWish(strategy=RestartStrategy.FIXED_DELAY, attempts=0))
+    assert effective_restart_config(cluster, RestartWish()) == cluster
+    settled = effective_restart_config(cluster, RestartWish(strategy=RestartStrategy.FIXED_DELAY, attempts=0))
     assert (settled.strategy, settled.attempts, settled.delay) == (RestartStrategy.FIXED_DELAY, 0, 7)
 
 

@@ -23,45 +23,45 @@ def worker(number: int, at: float = NOW) -> Event:
 
 def test_what_happened_before_the_receiver_was_there_is_not_told() -> None:
     delivered = Delivered(since=NOW)
-    assert not delivered.wants(job(1, NOW - 1), NOW, REPEAT)
-    assert not delivered.wants(job(1, NOW), NOW, REPEAT)
-    assert delivered.wants(job(1, NOW + 0.1), NOW, REPEAT)
-    assert delivered.wants(worker(1, NOW - 1), NOW, REPEAT), "it is so now"
+    assert not delivered.should_send(job(1, NOW - 1), NOW, REPEAT)
+    assert not delivered.should_send(job(1, NOW), NOW, REPEAT)
+    assert delivered.should_send(job(1, NOW + 0.1), NOW, REPEAT)
+    assert delivered.should_send(worker(1, NOW - 1), NOW, REPEAT), "it is so now"
 
 
 def test_what_happened_once_is_told_once_and_what_is_so_again_after_a_time() -> None:
     delivered = Delivered(since=0)
-    delivered.has([job(1), worker(1)], NOW, REPEAT)
+    delivered.record_confirmed([job(1), worker(1)], NOW, REPEAT)
     for later in (0, REPEAT - 1):
-        assert not delivered.wants(worker(1), NOW + later, REPEAT)
-    assert delivered.wants(worker(1), NOW + REPEAT, REPEAT)
-    assert not delivered.wants(job(1), NOW + 1000 * REPEAT, REPEAT)
-    assert delivered.wants(worker(1), NOW - 3600, REPEAT), "the clock was set back"
+        assert not delivered.should_send(worker(1), NOW + later, REPEAT)
+    assert delivered.should_send(worker(1), NOW + REPEAT, REPEAT)
+    assert not delivered.should_send(job(1), NOW + 1000 * REPEAT, REPEAT)
+    assert delivered.should_send(worker(1), NOW - 3600, REPEAT), "the clock was set back"
 
 
 def test_what_is_told_survives_being_kept() -> None:
     delivered = Delivered(since=5.5)
-    delivered.has([job(1), worker(1)], NOW, REPEAT)
+    delivered.record_confirmed([job(1), worker(1)], NOW, REPEAT)
     again = msgspec.json.decode(msgspec.json.encode(delivered), type=Delivered)
     assert again == delivered
-    assert not again.wants(job(1), NOW, REPEAT)
+    assert not again.should_send(job(1), NOW, REPEAT)
 
 
 def test_what_is_kept_of_all_receivers_fits_into_a_pointer_and_jobs_push_out_jobs_alone() -> None:
     delivered = Delivered(since=1.0)
-    delivered.has([worker(1)], NOW, REPEAT)
+    delivered.record_confirmed([worker(1)], NOW, REPEAT)
     for number in range(3 * MAX_DELIVERED):
-        delivered.has([job(number, NOW + number)], NOW, REPEAT)
+        delivered.record_confirmed([job(number, NOW + number)], NOW, REPEAT)
     assert len(delivered.told) == MAX_DELIVERED
-    assert not delivered.wants(worker(1), NOW, REPEAT)
-    assert not any(delivered.wants(job(n, NOW + n), NOW, REPEAT) for n in range(3 * MAX_DELIVERED))
-    assert delivered.wants(job(-1, NOW + 3 * MAX_DELIVERED), NOW, REPEAT)
+    assert not delivered.should_send(worker(1), NOW, REPEAT)
+    assert not any(delivered.should_send(job(n, NOW + n), NOW, REPEAT) for n in range(3 * MAX_DELIVERED))
+    assert delivered.should_send(job(-1, NOW + 3 * MAX_DELIVERED), NOW, REPEAT)
     everything = {f"{n:032d}": delivered for n in range(MAX_RECEIVERS)}
     assert len(msgspec.json.encode(everything)) <= MAX_POINTER_BYTES
 
 
 def test_what_would_be_told_again_anyway_is_forgotten() -> None:
     delivered = Delivered(since=1.0)
-    delivered.has([worker(1), job(1)], NOW, REPEAT)
-    delivered.has([worker(2)], NOW + REPEAT, REPEAT)
+    delivered.record_confirmed([worker(1), job(1)], NOW, REPEAT)
+    delivered.record_confirmed([worker(2)], NOW + REPEAT, REPEAT)
     assert set(delivered.told) == {worker(2).key, job(1).key}

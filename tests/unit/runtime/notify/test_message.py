@@ -8,7 +8,7 @@ from email.message import EmailMessage
 
 import pytest
 
-from sluice.runtime.notify.events import job_failed, trial, worker_excluded
+from sluice.runtime.notify.events import job_failed, sample_event, worker_excluded
 from sluice.runtime.notify.message import MAX_SUBJECT_CHARACTERS, Message
 
 NOW = 1_764_000_000.0
@@ -70,4 +70,4 @@ def test_hostile_words_stay_in_the_body_on_one_line(cluster: str) -> None:
 
 
 def test_a_test_says_so() -> None:
-    assert "This is a test" in Message("c", [trial(NOW)], NOW).text
+    assert "This is a test" in Message("c", [sample_event(NOW)], NOW).text
