@@ -22,7 +22,7 @@ TAR_SUFFIXES = (".tar.gz", ".tgz", ".tar")
 """Formats that preserve executable bits, unlike zip files."""
 MAX_PYTHON_CHARACTERS = 500
 
-RunAside = Callable[[Sequence[str]], Awaitable[tuple[Exit, str]]]
+RunInBox = Callable[[Sequence[str]], Awaitable[tuple[Exit, str]]]
 """Runs a command in a box of the job; returns its exit and the end of its standard error."""
 
 _PATH = re.compile(r"(\./)?(?P<archive>[A-Za-z0-9][A-Za-z0-9._-]*)(/(?!\.\.?(/|$))[A-Za-z0-9._+-]+)+")
@@ -78,7 +78,7 @@ def job_python_environment(python: str, home: Path, packages: Mapping[str, str])
     return {**packages, "PYTHONPATH": os.pathsep.join(path), "PYSPARK_PYTHON": f"./{python}"}
 
 
-async def unpack(file: Path, directory: Path, run: RunAside) -> None:
+async def unpack(file: Path, directory: Path, run: RunInBox) -> None:
     """Unpack the tar archive ``file`` into the new ``directory``. tar itself refuses paths outside of it.
 
     Raises:
@@ -106,7 +106,7 @@ def _make(directory: Path) -> None:
 
 
 async def install_job_python(
-    python: str, archives: Sequence[tuple[Path, str]], work: Path, program: Path, run: RunAside
+    python: str, archives: Sequence[tuple[Path, str]], work: Path, program: Path, run: RunInBox
 ) -> Path:
     """Unpack the archive of ``python`` for the driver's program, and link it for the driver's JVM.
 

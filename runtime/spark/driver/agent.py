@@ -44,7 +44,7 @@ from sluice.runtime.spark.driver.bridge import (
 )
 from sluice.runtime.spark.driver.conf import driver_conf, kind_conf
 from sluice.runtime.spark.driver.event_log import EventLogReceiver
-from sluice.runtime.spark.driver.fetching import FetchBlob, following
+from sluice.runtime.spark.driver.fetching import FetchBlob, with_failover
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, first_of
 from sluice.runtime.spark.driver.places import DriverPlaces
 from sluice.runtime.spark.driver.process import DriverProcess
@@ -100,7 +100,7 @@ class DriverAgent:
     ) -> None:
         self._spec = spec
         self._link = link
-        self._fetch = following(fetch, link)
+        self._fetch = with_failover(fetch, link)
         places = self._places = DriverPlaces(Path(spec.work_dir), Path(spec.reports_dir), Path(spec.log_dir), temp_dir)
         if waiting is None:
             places.make()
@@ -173,7 +173,7 @@ class DriverAgent:
                 secrets = await self._first(asyncio.ensure_future(self._link.secrets()))
                 if secrets is None:
                     return self._ending(None)
-                self.masker = self._link.masker = self._process.give(secrets)
+                self.masker = self._link.masker = self._process.set_secrets(secrets)
             program = Program(assignment, self._places.work / "app", self._places.logs / "fetched")
             pipeline = program.pipeline
             conf = driver_conf(
@@ -182,7 +182,7 @@ class DriverAgent:
                 assignment.spark_auth_secret,
                 pipeline.files,
                 packages=pipeline.packages,
-                besides=kind_conf(assignment, self._spec.host, self._spec.ports.get("connect", 0)),
+                extra=kind_conf(assignment, self._spec.host, self._spec.ports.get("connect", 0)),
             )
             gateway = await self._first(asyncio.ensure_future(self._make_ready(assignment, program, conf)))
             if gateway is None:
@@ -229,7 +229,7 @@ class DriverAgent:
 
     async def _make_ready(self, assignment: DriverAssignment, program: Program, conf: Mapping[str, str]) -> Gateway:
         """Start the JVM; meanwhile fetch the program and serve the Workload API. The first failure cancels the rest."""
-        place = self._process.show_workload(assignment.token_files)
+        place = self._process.prepare_workload_api(assignment.token_files)
         own = bool(assignment.python)  # its archive must be unpacked before a JVM runs in the same directory
         if own:
             await self._install(assignment, program)
@@ -252,7 +252,7 @@ class DriverAgent:
         await program.fetch(assignment, self._fetch, self._process.own)
         pipeline = program.pipeline
         archives, place = pipeline.packages.archives, pipeline.script.parent
-        await install_job_python(pipeline.python, archives, self._places.work, place, self._process.run_aside)
+        await install_job_python(pipeline.python, archives, self._places.work, place, self._process.run_in_box)
 
     async def _wait(self) -> Ending:
         python = asyncio.ensure_future(self._process.wait_python())
@@ -323,7 +323,7 @@ class DriverAgent:
             memory_mb=self._spec.driver_memory_mb,
             kernel_killed=self._kills.count > self._kills_before,
             excess=self._process.excess,
-            limits=self._process.kept_limits,
+            limits=self._process.enforced_limits,
         )
 
     async def _room(self) -> None:

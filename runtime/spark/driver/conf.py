@@ -29,9 +29,9 @@ def driver_conf(
     files: Sequence[Path],
     *,
     packages: Packages = NO_PACKAGES,
-    besides: Mapping[str, str] | None = None,
+    extra: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The complete Spark configuration of a driver: defaults, the job's, the launcher's settings, and ``besides``.
+    """The complete Spark configuration of a driver: defaults, the job's, the launcher's settings, and ``extra``.
 
     Later settings override earlier ones. Contains the job's secret.
     """
@@ -41,7 +41,7 @@ def driver_conf(
         **check_unreserved(job_conf),
         **launcher_conf(job_id=spec.job_id, name=spec.name, host=spec.host, shape=spec.shape),
         **begin_conf(job_conf),
-        **(besides or {}),
+        **(extra or {}),
         "spark.authenticate.secret": spark_auth_secret,
     }
     conf.setdefault("spark.sql.warehouse.dir", str(work / "warehouse"))

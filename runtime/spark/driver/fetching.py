@@ -29,7 +29,7 @@ class Assigned(Protocol):
         ...
 
 
-def following(fetch: FetchBlob, link: Assigned) -> FetchBlob:
+def with_failover(fetch: FetchBlob, link: Assigned) -> FetchBlob:
     """Wrap ``fetch`` to retry at the next leader if the leader is gone or does not have the file yet."""
 
     async def fetch_somewhere(assignment: DriverAssignment, ref: BlobRef, target: Path) -> None:

@@ -44,14 +44,14 @@ MAX_STDERR_TAIL_BYTES = 64 << 10
 MAX_GATEWAY_BYTES = 4 << 10
 """Maximum size of the gateway's address file, which is usually much smaller."""
 
-ASIDE_SECONDS = 300.0
+BOX_COMMAND_SECONDS = 300.0
 """Timeout of a program that works on the job's files, such as unpacking an archive."""
 MAX_COMPLAINT_BYTES = 500
 
 _GATEWAY_POLL_SECONDS = 0.02
 
 
-ASIDE = Subject("the program that unpacks archives", "driver_python_memory_mb in [isolation]", owner="the driver")
+BOX_COMMAND = Subject("the program that unpacks archives", "driver_python_memory_mb in [isolation]", owner="the driver")
 
 
 class DriverProcess:
@@ -98,12 +98,12 @@ class DriverProcess:
         if self._waiting is not None:
             raise DriverFailed("a driver with a waiting JVM cannot get secrets", "this is a bug, please report it")
 
-    def give(self, secrets: tuple[GivenSecret, ...]) -> Masker:
+    def set_secrets(self, secrets: tuple[GivenSecret, ...]) -> Masker:
         """Set the secrets that JVM and Python get at their start; return the masker for output and messages."""
         self._secrets, self._masker = secrets, masker_of(secrets)
         return self._masker
 
-    def show_workload(self, files: tuple[TokenFile, ...]) -> WorkloadPlace:
+    def prepare_workload_api(self, files: tuple[TokenFile, ...]) -> WorkloadPlace:
         """Prepare the directory of the Workload API. Must be called before either process starts; serves nothing."""
         self._workload.make()
         self._workload_environment = self._workload.environment(files)
@@ -243,11 +243,11 @@ class DriverProcess:
         identity = SpiffeId.driver(self._spec.trust_domain, self._spec.job_id)
         place_reports(Path(self._spec.identity_dir), pid, str(identity), self._places.reports)
 
-    async def run_aside(self, argv: Sequence[str]) -> tuple[Exit, str]:
+    async def run_in_box(self, argv: Sequence[str]) -> tuple[Exit, str]:
         """Run a program on the job's files, in the box of the job's Python; return its exit and its error output.
 
         Raises:
-            TimeoutError: it has not ended after :data:`ASIDE_SECONDS`.
+            TimeoutError: it has not ended after :data:`BOX_COMMAND_SECONDS`.
         """
         await asyncio.to_thread(self._sandbox.own, [self._places.work], self._spec.job_id)
         box = await asyncio.to_thread(self._python_box)
@@ -259,10 +259,10 @@ class DriverProcess:
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=complaints,
                 box=box,
-                guard=self._sandbox.guard(box.limits, ASIDE, directories=(self._places.work,)),
+                guard=self._sandbox.guard(box.limits, BOX_COMMAND, directories=(self._places.work,)),
             )
             try:
-                async with asyncio.timeout(ASIDE_SECONDS):
+                async with asyncio.timeout(BOX_COMMAND_SECONDS):
                     ended = await child.wait()
             finally:
                 await child.stop(0)
@@ -356,7 +356,7 @@ class DriverProcess:
         return ended
 
     @property
-    def kept_limits(self) -> Limits:
+    def enforced_limits(self) -> Limits:
         """The limits that the kernel enforces on the pipeline; without a sandbox there are none."""
         unlimited = self._sandbox.level is IsolationLevel.NONE
         return Limits() if unlimited else self._sandbox.driver_python_limits()

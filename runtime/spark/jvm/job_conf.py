@@ -315,11 +315,11 @@ def reserved_by(key: str) -> Rule | None:
     return next((rule for rule in RESERVED if fnmatch.fnmatchcase(lowered, rule.pattern)), None)
 
 
-def is_allowed(key: str, besides: Iterable[str] = ()) -> bool:
-    """Whether :data:`ALLOWED` or ``besides`` (names, or prefixes that end in ``.*``) allow a job to set ``key``."""
+def is_allowed(key: str, extra: Iterable[str] = ()) -> bool:
+    """Whether :data:`ALLOWED` or ``extra`` (names, or prefixes that end in ``.*``) allow a job to set ``key``."""
     if reserved_by(key) is not None:
         return False
-    patterns = (*(name for group in ALLOWED for name in group.names), *besides)
+    patterns = (*(name for group in ALLOWED for name in group.names), *extra)
     return any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
 
 
@@ -344,19 +344,19 @@ def check_allow_conf(patterns: Iterable[str]) -> tuple[str, ...]:
     return checked
 
 
-def check_job_conf(conf: Mapping[str, str], besides: Iterable[str] = ()) -> dict[str, str]:
+def check_job_conf(conf: Mapping[str, str], extra: Iterable[str] = ()) -> dict[str, str]:
     """Check a job's Spark settings and return a copy.
 
     Args:
         conf: the job's settings.
-        besides: additional settings that the operator allows, see :func:`check_allow_conf`.
+        extra: additional settings that the operator allows, see :func:`check_allow_conf`.
 
     Raises:
         ForbiddenSparkConf: a job may not set one of them (the error suggests the closest allowed setting); there are
             too many; a name is invalid; or a value is too long or has control characters. The error omits the value.
     """
     vetted = check_unreserved(conf)
-    patterns = tuple(besides)
+    patterns = tuple(extra)
     for key in vetted:
         if not is_allowed(key, patterns):
             raise ForbiddenSparkConf(f"a job may not set {key}: it is not among the allowed settings", _remedy(key))
@@ -384,12 +384,12 @@ def check_unreserved(conf: Mapping[str, str]) -> dict[str, str]:
     return dict(conf)
 
 
-def rendered(besides: Iterable[str] = ()) -> dict[str, str]:
+def rendered(extra: Iterable[str] = ()) -> dict[str, str]:
     """Both lists as system properties of the driver's JVM: patterns, separated by commas."""
     allowed = [pattern for group in ALLOWED for pattern in group.names]
     return {
         RESERVED_PROPERTY: ",".join(rule.pattern for rule in RESERVED),
-        ALLOWED_PROPERTY: ",".join([*allowed, *besides]),
+        ALLOWED_PROPERTY: ",".join([*allowed, *extra]),
     }
 
 
