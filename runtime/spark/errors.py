@@ -33,7 +33,7 @@ class DriverFailed(SparkError):
     """The driver's JVM or its Python process did not start, or ended abnormally."""
 
 
-class WaitedInVain(DriverFailed):
+class WarmProcessUnusable(DriverFailed):
     """A waiting JVM or Python process cannot become the driver's. No code of the job has run in it."""
 
 

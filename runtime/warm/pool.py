@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from sluice.core import Sample, SluiceError, end_tasks
 from sluice.runtime.warm.machine import Machine, Resources
-from sluice.runtime.warm.setbacks import Setbacks
+from sluice.runtime.warm.backoff import Backoff
 from sluice.runtime.warm.sizing import Sizing, WarmKind, WarmSize
 
 _LOG = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class PoolFigures:
     failed: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     """Processes that ended without a job."""
-    in_vain: Counter[str] = field(default_factory=Counter)
+    unusable: Counter[str] = field(default_factory=Counter)
     """Processes that could not be used for their job, which then started without a warm process."""
     seconds: dict[str, float] = field(default_factory=dict)
     """CPU time of processes until they were ready."""
@@ -86,7 +86,7 @@ class PoolFigures:
         for kind in WarmKind:
             number = sum(count for size, count in waiting.items() if size.kind is kind)
             yield Sample("sluice_warm_jvms", "gauge", "Warm JVMs that wait for a job.", number, {"kind": kind})
-            for result, found in (("hit", self.hits), ("miss", self.misses), ("in_vain", self.in_vain)):
+            for result, found in (("hit", self.hits), ("miss", self.misses), ("in_vain", self.unusable)):
                 yield Sample(
                     "sluice_warm_takes_total",
                     "counter",
@@ -147,7 +147,7 @@ class WarmPool(Generic[W]):
         self._clock = clock
         self._waiting: list[W] = []
         self._quiet_until = 0.0
-        self._setbacks = {kind: Setbacks() for kind in WarmKind}
+        self._backoff = {kind: Backoff() for kind in WarmKind}
         self._starved_since: float | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self.figures = PoolFigures()
@@ -166,12 +166,12 @@ class WarmPool(Generic[W]):
 
     def used(self, kind: WarmKind) -> None:
         """Note that a process that was taken is used by its job."""
-        self._setbacks[kind].used()
+        self._backoff[kind].used()
 
-    def in_vain(self, kind: WarmKind, why: str) -> None:
+    def unusable(self, kind: WarmKind, why: str) -> None:
         """Note that a process that was taken could not be used, and that its job started without it."""
-        self.figures.in_vain[kind] += 1
-        seconds = self._setbacks[kind].in_vain(self._clock())
+        self.figures.unusable[kind] += 1
+        seconds = self._backoff[kind].unusable(self._clock())
         if seconds:
             _LOG.warning(
                 "no warm JVMs for %ss for %d minutes: the last ones could not be used (%s); %s",
@@ -216,7 +216,7 @@ class WarmPool(Generic[W]):
             return
         now = self._clock()
         lacking = wanted - self.waiting()
-        allowed = (size for size in wanted if lacking[size] and self._setbacks[size.kind].allow(now))
+        allowed = (size for size in wanted if lacking[size] and self._backoff[size.kind].allow(now))
         following = next(allowed, None)
         if following is None:
             self._starved_since = None
@@ -260,11 +260,11 @@ class WarmPool(Generic[W]):
             if not isinstance(error, Exception):
                 raise
             self.figures.failed[size.kind] += 1
-            pause = self._setbacks[size.kind].not_started(self._clock())
+            pause = self._backoff[size.kind].not_started(self._clock())
             why = str(error) or type(error).__name__
             _LOG.warning("no warm JVMs for %ss for %.0f s: %s; %s", size.kind, pause, why, REMEDY)
             return
-        self._setbacks[size.kind].started()
+        self._backoff[size.kind].started()
         self.figures.started[size.kind] += 1
         seconds = self.figures.seconds
         seconds[size.kind] = seconds.get(size.kind, 0.0) + made.used_seconds()

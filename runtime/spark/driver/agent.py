@@ -52,7 +52,7 @@ from sluice.runtime.spark.driver.program import Program
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.driver.verdict import Ending, judge
 from sluice.runtime.spark.driver.waiting import WaitingDriver
-from sluice.runtime.spark.errors import WaitedInVain
+from sluice.runtime.spark.errors import WarmProcessUnusable
 from sluice.runtime.spark.job_python import install_job_python
 from sluice.runtime.spark.jvm import Gateway, SparkRuntime
 from sluice.runtime.workload import WorkloadPlace
@@ -141,8 +141,8 @@ class DriverAgent:
         A success is reported as soon as the pipeline has ended and Spark has stopped, while the JVM still shuts down.
 
         Raises:
-            WaitedInVain: the waiting processes cannot be used. Nothing is reported: no code of the job has run, so
-                another agent may run the attempt.
+            WarmProcessUnusable: the waiting processes cannot be used. Nothing is reported: no code of the job has
+                run, so another agent may run the attempt.
         """
         try:
             await self.bridge.start()
@@ -190,7 +190,7 @@ class DriverAgent:
             await self._process.start_python(pipeline, gateway)
             return await self._wait()
         except (SluiceError, OSError, TimeoutError) as error:
-            if isinstance(error, WaitedInVain) and not self._cancelled.done() and not self._link.lost.done():
+            if isinstance(error, WarmProcessUnusable) and not self._cancelled.done() and not self._link.lost.done():
                 raise
             _LOG.exception("the driver could not be run")
             return self._ending(None, failure=str(error))

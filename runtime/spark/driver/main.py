@@ -33,10 +33,10 @@ from sluice.runtime.spark.driver.agent import DriverAgent
 from sluice.runtime.spark.driver.connect_address import published_port
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink
 from sluice.runtime.spark.driver.lease import DriverLease
-from sluice.runtime.spark.driver.spec import BEGIN, EXIT_WAITED_IN_VAIN, DriverSpec
+from sluice.runtime.spark.driver.spec import BEGIN, EXIT_UNUSABLE, DriverSpec
 from sluice.runtime.spark.driver.ui_client import UI_SOCKET, ask_ui
 from sluice.runtime.spark.driver.waiting import WaitingDriver, WaitingSpec
-from sluice.runtime.spark.errors import DriverFailed, WaitedInVain
+from sluice.runtime.spark.errors import DriverFailed, WarmProcessUnusable
 from sluice.runtime.spark.evidence import read_evidence
 from sluice.runtime.spark.jvm import find_spark_runtime, make_temp_dir, remove_temp_dir
 
@@ -257,9 +257,9 @@ def main(argv: list[str]) -> int:
         if waits:
             return asyncio.run(wait_for_driver(WaitingSpec.read(Path(argv[1]))))
         return asyncio.run(run_driver(awaited_spec(Path(argv[0]))))
-    except WaitedInVain as error:
+    except WarmProcessUnusable as error:
         _LOG.warning("%s", error)
-        return EXIT_WAITED_IN_VAIN
+        return EXIT_UNUSABLE
     except SluiceError as error:
         unexpected = error.__cause__ if isinstance(error, DriverFailed) else None
         _LOG.error("%s", error, exc_info=unexpected)  # for expected errors, a traceback would hide the remedy

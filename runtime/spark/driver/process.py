@@ -36,7 +36,7 @@ from sluice.runtime.spark.driver.pipeline import Pipeline, python_command, pytho
 from sluice.runtime.spark.driver.places import DriverPlaces
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.driver.waiting import JVM, PIPELINE, WaitingDriver
-from sluice.runtime.spark.errors import DriverFailed, SparkError, WaitedInVain
+from sluice.runtime.spark.errors import DriverFailed, SparkError, WarmProcessUnusable
 from sluice.runtime.spark.jvm import Command, Gateway, SparkRuntime, driver_jvm_command, read_gateway
 from sluice.runtime.workload import TokenFile, WorkloadPlace
 
@@ -122,7 +122,7 @@ class DriverProcess:
 
         Raises:
             SandboxRefused: its box would show too much.
-            WaitedInVain: the waiting JVM cannot be used.
+            WarmProcessUnusable: the waiting JVM cannot be used.
         """
         places = self._places
         make_private_directory(places.work / "local")
@@ -152,7 +152,7 @@ class DriverProcess:
 
         Raises:
             DriverFailed: the JVM ended, or took too long.
-            WaitedInVain: the same, for a JVM that has waited.
+            WarmProcessUnusable: the same, for a JVM that has waited.
         """
         jvm = self._jvm
         if jvm is None:
@@ -284,7 +284,7 @@ class DriverProcess:
 
         Raises:
             DriverFailed: the prepared Python process has ended.
-            WaitedInVain: the waiting Python process cannot be used.
+            WarmProcessUnusable: the waiting Python process cannot be used.
         """
         command = python_command(pipeline, gateway, self._spec, self._spark, self._places)
         more, place = self._workload_environment, pipeline.script.parent
@@ -387,8 +387,8 @@ class DriverProcess:
 
 @contextlib.contextmanager
 def _before_job_code(who: str) -> Iterator[None]:
-    """Convert errors to :class:`WaitedInVain`, for steps before any code of the job runs."""
+    """Convert errors to :class:`WarmProcessUnusable`, for steps before any code of the job runs."""
     try:
         yield
     except (SandboxRefused, SparkError, StoreError, OSError) as error:
-        raise WaitedInVain(f"cannot use {who}, which has waited: {error or type(error).__name__}") from error
+        raise WarmProcessUnusable(f"cannot use {who}, which has waited: {error or type(error).__name__}") from error

@@ -38,7 +38,7 @@ from sluice.runtime.messages import (
 from sluice.runtime.node import ChildProcess, Exit, LeaderDiscovery, keep_renewed, open_log, shorten_log
 from sluice.runtime.sandbox import IsolationConfig, Trial
 from sluice.runtime.spark import read_evidence
-from sluice.runtime.spark.driver import BEGIN, CUT, EVENT_LOG, EXIT_WAITED_IN_VAIN, DriverSpec
+from sluice.runtime.spark.driver import BEGIN, CUT, EVENT_LOG, EXIT_UNUSABLE, DriverSpec
 from sluice.runtime.spark.jvm import SparkRuntime
 from sluice.runtime.taskmanager.errors import DriverNotStarted
 from sluice.runtime.taskmanager.processes.identity import make_identity
@@ -174,16 +174,16 @@ class HostedDriver:
         return await self._start_new()
 
     @property
-    def has_waited(self) -> bool:
+    def is_warm(self) -> bool:
         """Whether it runs in a warm agent."""
         return self._waiting is not None
 
-    def waited_in_vain(self, ended: Exit) -> bool:
+    def warm_agent_unusable(self, ended: Exit) -> bool:
         """Whether its agent ended because its warm JVM or Python could not be used. No code of the job has run then."""
-        return self._waiting is not None and ended.code == EXIT_WAITED_IN_VAIN
+        return self._waiting is not None and ended.code == EXIT_UNUSABLE
 
     async def start_again(self) -> ChildProcess:
-        """Start it with a new agent, after :meth:`waited_in_vain` was true. Raises the errors of :meth:`start`."""
+        """Start it with a new agent after :meth:`warm_agent_unusable` was true. Raises the errors of :meth:`start`."""
         self._child = None
         self._check_wanted()
         return await self._start_elsewhere()

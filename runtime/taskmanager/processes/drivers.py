@@ -177,14 +177,14 @@ class Drivers:
         """Wait for the driver's end. If its warm agent could not be used, start it without one and wait again."""
         ended = await child.wait()
         await child.stop(0)  # kills leftover processes of its session
-        if not driver.waited_in_vain(ended):
-            if self._warm is not None and driver.has_waited:
+        if not driver.warm_agent_unusable(ended):
+            if self._warm is not None and driver.is_warm:
                 self._warm.used(WarmKind.DRIVER)
             return str(ended)
         launch = driver.launch
         _LOG.warning("driver %d of job %s is started again without a warm agent", launch.attempt, launch.job_id)
         if self._warm is not None:
-            self._warm.in_vain(WarmKind.DRIVER, f"see driver.agent of job {launch.job_id}")
+            self._warm.unusable(WarmKind.DRIVER, f"see driver.agent of job {launch.job_id}")
         try:
             again = await driver.start_again()
         except (SluiceError, OSError) as error:

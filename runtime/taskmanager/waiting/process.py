@@ -40,7 +40,7 @@ class WaitingRoom:
     networks: Networks
     used: Callable[[WarmKind], None]
     """Called when a warm process has become a process of its job."""
-    in_vain: Callable[[WarmKind, str], None]
+    unusable: Callable[[WarmKind, str], None]
     """Called with the reason when a warm process could not be used."""
     in_background: bool
     """Whether they run at idle priority until they are taken."""
@@ -108,7 +108,7 @@ class WaitingProcess(ABC):
         """Report that the process could not be used, and end it."""
         why = str(error) or type(error).__name__
         _LOG.warning("%s that waited could not be used, a new one is started: %s", self.called, why)
-        self._room.in_vain(self.size.kind, why)
+        self._room.unusable(self.size.kind, why)
         await child.stop(0)
 
 

@@ -48,7 +48,7 @@ class WarmProcesses:
         always = config.fill == "always"
         in_background = can_return() and not always
         room = WaitingRoom(
-            make_private_directory(work / DIRECTORY), sandbox, networks, self.used, self.in_vain, in_background
+            make_private_directory(work / DIRECTORY), sandbox, networks, self.used, self.unusable, in_background
         )
 
         def make(size: WarmSize) -> WaitingExecutor | WaitingDriverAgent:
@@ -82,9 +82,9 @@ class WarmProcesses:
         """Count a warm process that its job uses."""
         self.pool.used(kind)
 
-    def in_vain(self, kind: WarmKind, why: str) -> None:
+    def unusable(self, kind: WarmKind, why: str) -> None:
         """Count a warm process that could not be used for its job."""
-        self.pool.in_vain(kind, why)
+        self.pool.unusable(kind, why)
 
     def figures(self) -> WarmJvms:
         """The numbers of the pool for the slot report."""

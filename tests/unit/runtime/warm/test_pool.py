@@ -11,7 +11,7 @@ import pytest
 from sluice.core import SluiceError
 from sluice.runtime.warm import Machine, Resources, Sizing, WarmKind, WarmPool, WarmSize
 from sluice.runtime.warm.pool import QUIET_SECONDS, START_SECONDS, STARVED_SECONDS
-from sluice.runtime.warm.setbacks import FIRST_PAUSE_SECONDS, FIRST_REST_SECONDS, MAX_IN_VAIN
+from sluice.runtime.warm.backoff import FIRST_PAUSE_SECONDS, FIRST_REST_SECONDS, MAX_UNUSABLE
 
 SIZE = WarmSize(WarmKind.EXECUTOR, 768)
 OTHER = WarmSize(WarmKind.EXECUTOR, 1024)
@@ -192,9 +192,9 @@ async def test_a_job_that_comes_meanwhile_does_not_shorten_the_pause_after_a_fai
 async def test_when_those_that_wait_cannot_be_used_none_waits_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     pool = await world.filled()
-    for _ in range(MAX_IN_VAIN):
+    for _ in range(MAX_UNUSABLE):
         assert not caplog.messages
-        pool.in_vain(SIZE.kind, "it ended")
+        pool.unusable(SIZE.kind, "it ended")
     assert "it ended" in caplog.messages[0]
     assert "[warm] jvms = 0" in caplog.messages[0]
     assert not pool.waiting()
@@ -203,17 +203,17 @@ async def test_when_those_that_wait_cannot_be_used_none_waits_for_a_while(caplog
     world.now += FIRST_REST_SECONDS
     await pool.look()
     assert len(world.made) == 2
-    pool.in_vain(SIZE.kind, "again")  # once more is enough
+    pool.unusable(SIZE.kind, "again")  # once more is enough
     assert len(caplog.messages) == 2
     await pool.close()
 
 
 async def test_one_that_could_be_used_makes_up_for_those_that_could_not() -> None:
     pool = await World().filled()
-    for _ in range(MAX_IN_VAIN - 1):
-        pool.in_vain(SIZE.kind, "it ended")
+    for _ in range(MAX_UNUSABLE - 1):
+        pool.unusable(SIZE.kind, "it ended")
     pool.used(SIZE.kind)
-    pool.in_vain(SIZE.kind, "it ended")
+    pool.unusable(SIZE.kind, "it ended")
     assert pool.waiting()[SIZE] == 1
     await pool.close()
 

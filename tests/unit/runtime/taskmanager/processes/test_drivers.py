@@ -1,4 +1,4 @@
-"""Drivers in their slots: one whose JVM has waited in vain is started again, and its JobMaster hears of one end."""
+"""Drivers in their slots: one whose warm JVM cannot be used is started again, and its JobMaster hears of one end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.runtime.messages import DriverCsr, DriverLaunch, DriverProcessEnd, S
 from sluice.runtime.node import ChildProcess, LeaderDiscovery
 from sluice.runtime.rpc import RpcEndpoint
 from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox
-from sluice.runtime.spark.driver import EXIT_WAITED_IN_VAIN
+from sluice.runtime.spark.driver import EXIT_UNUSABLE
 from sluice.runtime.taskmanager.processes.driver import DriverHome
 from sluice.runtime.taskmanager.processes.drivers import Drivers
 from sluice.runtime.taskmanager.slot_table import TaskSlot
@@ -111,14 +111,14 @@ class Warm(WarmProcesses):
     def used(self, kind: WarmKind) -> None:
         self.outcomes.append(f"{kind} used")
 
-    def in_vain(self, kind: WarmKind, why: str) -> None:
-        self.outcomes.append(f"{kind} in vain")
+    def unusable(self, kind: WarmKind, why: str) -> None:
+        self.outcomes.append(f"{kind} unusable")
 
 
 @pytest.mark.parametrize(
     ("code", "outcome", "end"),
     [
-        pytest.param(EXIT_WAITED_IN_VAIN, "driver in vain", "exit code 7", id="in vain"),
+        pytest.param(EXIT_UNUSABLE, "driver unusable", "exit code 7", id="unusable"),
         pytest.param(1, "driver used", "exit code 1", id="it ran"),
     ],
 )

@@ -13,7 +13,7 @@ from sluice.pki.issuing import SignedChain
 from sluice.runtime.messages import DriverCsr
 from sluice.runtime.node import ChildProcess, Exit, LeaderDiscovery
 from sluice.runtime.sandbox import IsolationConfig
-from sluice.runtime.spark.driver import EXIT_WAITED_IN_VAIN
+from sluice.runtime.spark.driver import EXIT_UNUSABLE
 from sluice.runtime.taskmanager.errors import DriverNotStarted
 from sluice.runtime.taskmanager.processes.driver import DriverHome, HostedDriver
 from sluice.runtime.taskmanager.waiting.driver import WaitingDriverAgent
@@ -85,7 +85,7 @@ async def test_it_begins_when_its_identity_is_there_unless_it_was_given_up(tmp_p
     assert (driver.directory / "told").exists() is not given_up
 
 
-class InVain(WaitingDriverAgent):
+class Unusable(WaitingDriverAgent):
     """One that takes the driver over, and ends before anything of the job has run."""
 
     def __init__(self, tmp_path: Path) -> None:
@@ -95,33 +95,33 @@ class InVain(WaitingDriverAgent):
 
     async def become(self, spec: Path, logs: Path) -> ChildProcess:
         assert spec.parent == logs
-        self.child = await ending(EXIT_WAITED_IN_VAIN, logs)
+        self.child = await ending(EXIT_UNUSABLE, logs)
         return self.child
 
 
 @pytest.mark.parametrize("given_up", [False, True])
-async def test_what_has_waited_in_vain_is_followed_by_a_new_agent(tmp_path: Path, *, given_up: bool) -> None:
-    waiting = InVain(tmp_path)
+async def test_a_warm_agent_that_cannot_be_used_is_followed_by_a_new_agent(tmp_path: Path, *, given_up: bool) -> None:
+    waiting = Unusable(tmp_path)
     driver = SlowToIdentify(tmp_path, waiting)
     driver.identified.set()
     ended = await (await driver.start()).wait()
-    assert driver.waited_in_vain(ended)
+    assert driver.warm_agent_unusable(ended)
     if given_up:
         await driver.stop(0)
         with pytest.raises(DriverNotStarted, match="given up"):
             await driver.start_again()
     else:
         again = await driver.start_again()
-        assert not driver.waited_in_vain(await again.wait())
+        assert not driver.warm_agent_unusable(await again.wait())
         assert driver.directories == (driver.directory,)
         assert waiting.place is not None
         assert not waiting.place.directory.exists()
     assert (driver.directory / "told").exists() is not given_up
 
 
-def test_another_end_is_not_in_vain(tmp_path: Path) -> None:
-    assert not SlowToIdentify(tmp_path, InVain(tmp_path)).waited_in_vain(Exit(1))
-    assert not SlowToIdentify(tmp_path).waited_in_vain(Exit(EXIT_WAITED_IN_VAIN))
+def test_another_end_does_not_make_a_warm_agent_unusable(tmp_path: Path) -> None:
+    assert not SlowToIdentify(tmp_path, Unusable(tmp_path)).warm_agent_unusable(Exit(1))
+    assert not SlowToIdentify(tmp_path).warm_agent_unusable(Exit(EXIT_UNUSABLE))
 
 
 async def _never(_: DriverCsr) -> SignedChain:

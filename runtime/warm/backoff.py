@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 10.0, 600.0
 """Shortest and longest pause after a process could not be started; the pause doubles each time."""
-MAX_IN_VAIN = 3
+MAX_UNUSABLE = 3
 """After this many processes in a row could not be used for their job, no new ones are started for a while."""
 FIRST_REST_SECONDS, LAST_REST_SECONDS = 600.0, 6 * 3600.0
 """Shortest and longest duration of that rest; it doubles each time."""
 
 
 @dataclass(slots=True)
-class Setbacks:
+class Backoff:
     """The consecutive failures of one kind of process."""
 
     _until: float = 0.0
     _pause: float = FIRST_PAUSE_SECONDS
-    _in_vain: int = 0
+    _unusable: int = 0
     _rest: float = FIRST_REST_SECONDS
 
     def allow(self, now: float) -> bool:
@@ -27,8 +27,8 @@ class Setbacks:
 
     @property
     def given_up(self) -> bool:
-        """Whether the last :data:`MAX_IN_VAIN` processes could not be used."""
-        return self._in_vain >= MAX_IN_VAIN
+        """Whether the last :data:`MAX_UNUSABLE` processes could not be used."""
+        return self._unusable >= MAX_UNUSABLE
 
     def not_started(self, now: float) -> float:
         """Note a failed start; return the seconds until the next start."""
@@ -41,9 +41,9 @@ class Setbacks:
         """Note a successful start."""
         self._pause = FIRST_PAUSE_SECONDS
 
-    def in_vain(self, now: float) -> float:
+    def unusable(self, now: float) -> float:
         """Note a process that could not be used for its job; return the seconds of the rest that follows, or 0."""
-        self._in_vain += 1
+        self._unusable += 1
         if not self.given_up:
             return 0.0
         seconds = self._rest
@@ -53,5 +53,5 @@ class Setbacks:
 
     def used(self) -> None:
         """Note a process that its job uses."""
-        self._in_vain = 0
+        self._unusable = 0
         self._rest = FIRST_REST_SECONDS
