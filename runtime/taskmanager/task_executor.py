@@ -286,7 +286,7 @@ class TaskExecutor(RpcEndpoint):
 
     async def give_way(self, job_id: str, executor_id: int) -> None:
         """Let other processes have the CPU first while an executor starts."""
-        self._executors.give_way(job_id, executor_id)
+        self._executors.lower_priority(job_id, executor_id)
 
     async def kill_executor(self, job_id: str, executor_id: int) -> None:
         """End an executor with SIGTERM, then SIGKILL. An unknown executor has ended already."""

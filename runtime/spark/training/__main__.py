@@ -26,7 +26,7 @@ BACKGROUND_MEMORY_BYTES = 3 << 30
 """Memory for a rehearsal, which runs two JVMs with a heap of 768 MB each."""
 
 
-def give_way() -> None:
+def lower_priority() -> None:
     """Use the processor and disk only when they are otherwise idle."""
     os.nice(NICENESS)
     to_background(os.getpid())
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         if options.background:
-            give_way()
+            lower_priority()
             if (left := psutil.virtual_memory().available) < BACKGROUND_MEMORY_BYTES:
                 raise ClassArchiveFailed(f"{left >> 20} MB of memory are free, not {BACKGROUND_MEMORY_BYTES >> 20} MB")
         sys.stdout.write(f"{make_class_archive(own_network=not options.shared_network)}\n")

@@ -42,7 +42,7 @@ from sluice.runtime.spark.driver import BEGIN, CUT, EVENT_LOG, EXIT_UNUSABLE, Dr
 from sluice.runtime.spark.jvm import SparkRuntime
 from sluice.runtime.taskmanager.errors import DriverNotStarted
 from sluice.runtime.taskmanager.processes.identity import make_identity
-from sluice.runtime.taskmanager.waiting import PASSED_ENVIRONMENT, WaitingDriverAgent, vacate
+from sluice.runtime.taskmanager.waiting import PASSED_ENVIRONMENT, WaitingDriverAgent, release_resources
 
 LOG_FILES = dict(
     zip(DRIVER_LOGS, ("driver.stdout", "driver.stderr", "driver.jvm.log", "driver.agent.log"), strict=True)
@@ -340,7 +340,7 @@ class HostedDriver:
 
     def _leave(self) -> None:
         """Close its network, and end and remove what is left in the directories of a warm agent."""
-        vacate(self._place, self._network or self.waiting_network)
+        release_resources(self._place, self._network or self.waiting_network)
 
 
 def clean_driver_directory(directory: Path) -> None:

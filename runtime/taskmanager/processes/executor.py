@@ -37,7 +37,7 @@ from sluice.runtime.spark.jvm import Command, JvmPlace, make_temp_dir, remove_te
 from sluice.runtime.taskmanager.errors import ExecutorNotStarted
 from sluice.runtime.taskmanager.launcher import ExecutorLauncher
 from sluice.runtime.taskmanager.processes.identity import make_identity
-from sluice.runtime.taskmanager.waiting import EXECUTOR, STREAMS, WaitingExecutor, vacate
+from sluice.runtime.taskmanager.waiting import EXECUTOR, STREAMS, WaitingExecutor, release_resources
 from sluice.runtime.workload import AskKeys, AskToken, WorkloadPlace, WorkloadServer, no_keys, no_token
 
 KILL_GRACE_SECONDS = 3.0
@@ -234,7 +234,7 @@ class ExecutorProcess:
         if self._waiting is not None and self._child is None:
             await self._waiting.end()
 
-    async def give_way(self) -> None:
+    async def lower_priority(self) -> None:
         """Let other processes have the CPU first while it starts, for at most ``GIVE_WAY_SECONDS``.
 
         Has no effect on a warm JVM, which has started already, and without CAP_SYS_NICE, which is needed to undo it.
@@ -310,7 +310,7 @@ class ExecutorProcess:
 
     def _leave(self) -> None:
         """Close its network, end what is left in the directories of a warm JVM, and remove temporary directories."""
-        vacate(self._place, self._network or self.waiting_network)
+        release_resources(self._place, self._network or self.waiting_network)
         if self._place is None:
             for path in (self._temp, None if self._workload is None else self._workload.place.directory):
                 if path is not None:

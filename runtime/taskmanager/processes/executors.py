@@ -200,12 +200,12 @@ class Executors:
         )
         watching.add_done_callback(lambda _: renewal.cancel())
 
-    def give_way(self, job_id: str, executor_id: int) -> None:
+    def lower_priority(self, job_id: str, executor_id: int) -> None:
         """Let other processes have the CPU first while an executor starts."""
         job = self._jobs.get(job_id)
         executor = job.executors.get(executor_id) if job is not None else None
         if executor is not None:
-            self._endpoint.hand_off(executor.give_way())
+            self._endpoint.hand_off(executor.lower_priority())
 
     # --- end ------------------------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ class WaitingProcess(ABC):
         """End it and remove its network and directories."""
         if self.child is not None:
             await self._dismiss(self.child)
-        await asyncio.to_thread(vacate, self.place, self.network)
+        await asyncio.to_thread(release_resources, self.place, self.network)
 
     @abstractmethod
     async def _dismiss(self, child: ChildProcess) -> None:
@@ -112,7 +112,7 @@ class WaitingProcess(ABC):
         await child.stop(0)
 
 
-def vacate(place: WaitingPlace | None, network: JobNetwork | WaitingNetwork | None) -> None:
+def release_resources(place: WaitingPlace | None, network: JobNetwork | WaitingNetwork | None) -> None:
     """Close the network and remove the directories of a process that has ended."""
     if network is not None:
         network.close()
