@@ -70,7 +70,7 @@ def renew_(
             f"no gateway runs in {located.root}", "start it: the ACME server validates the names through it"
         )
     wanted = next_order(located, acme, names, utc_now())
-    if not now and not wanted.now(utc_now()):
+    if not now and not wanted.is_due(utc_now()):
         _tell(as_json, f"nothing to do before {rfc3339(wanted.at)}: {wanted.reason}", renewed=False)
         return
     renew(located, acme, names)

@@ -15,7 +15,7 @@ import msgspec
 
 from sluice.core import Clock, Home, SluiceError, repeat, utc_now
 from sluice.gateway.acme.schedule import Due, Lifetime, due
-from sluice.gateway.acme.store import AcmeStore, issued_files, orders_as
+from sluice.gateway.acme.store import AcmeStore, issued_files, settings_digest
 from sluice.gateway.acme.worker import ATTEMPT_SECONDS, Job, Result
 from sluice.gateway.config import AcmeConfig
 from sluice.gateway.errors import AcmeError
@@ -36,7 +36,11 @@ Attempt = Callable[[], Awaitable[str]]
 def next_order(home: Home, config: AcmeConfig, names: tuple[str, ...], now: dt.datetime) -> Due:
     """When the next certificate is to be ordered, according to the files on disk."""
     return due(
-        AcmeStore(home).state(), orders_as(config, names), config.directory, lifetime_in_use(home, names, now), now
+        AcmeStore(home).state(),
+        settings_digest(config, names),
+        config.directory,
+        lifetime_in_use(home, names, now),
+        now,
     )
 
 
@@ -57,7 +61,7 @@ class AcmeAgent:
         home: where the certificate is stored.
         config: the ACME server.
         names: DNS names for the certificate.
-        tell: called with the error that keeps the gateway from getting its certificate, or with an empty string if
+        report: called with the error that keeps the gateway from getting its certificate, or with an empty string if
             there is none.
         attempt: makes one attempt; None runs it in a subprocess.
         clock: returns the current time.
@@ -69,7 +73,7 @@ class AcmeAgent:
         home: Home,
         config: AcmeConfig,
         names: tuple[str, ...],
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         *,
         attempt: Attempt | None = None,
         clock: Clock = utc_now,
@@ -78,7 +82,7 @@ class AcmeAgent:
         self._home = home
         self._config = config
         self._names = names
-        self._tell = tell
+        self._report = report
         self._attempt = attempt or self._in_subprocess
         self._clock = clock
         self._monotonic = monotonic
@@ -87,18 +91,18 @@ class AcmeAgent:
     async def run(self) -> NoReturn:
         """Run until cancelled. The first check is immediate."""
         with contextlib.suppress(SluiceError, OSError):
-            await self.look()
-        await repeat(self.look, POLL_SECONDS, "cannot order a certificate")
+            await self.check()
+        await repeat(self.check, POLL_SECONDS, "cannot order a certificate")
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Order a certificate if one is due."""
         now = self._clock()
         if self._monotonic() < self._not_before:
             return
         wanted = await asyncio.to_thread(next_order, self._home, self._config, self._names, now)
-        if not wanted.now(now):
+        if not wanted.is_due(now):
             state = AcmeStore(self._home).state()
-            self._tell(state.last_error if state.failures else "")
+            self._report(state.last_error if state.failures else "")
             return
         _LOG.info("ordering a certificate from %s: %s", self._config.directory, wanted.reason)
         problem = await self._attempt()
@@ -107,7 +111,7 @@ class AcmeAgent:
             _LOG.warning("cannot get a new certificate, the current one stays in use: %s", problem)
         else:
             _LOG.info("got a new certificate from %s", self._config.directory)
-        self._tell(problem)
+        self._report(problem)
 
     async def _in_subprocess(self) -> str:
         job = Job(home=str(self._home.root), config=self._config, names=self._names)

@@ -137,5 +137,5 @@ def challenge_certificate(challenge: Challenge | None, now: dt.datetime) -> tupl
     return to_pem(builder.sign(key, hashes.SHA256())), key_to_pem(key)
 
 
-Serves = Callable[[Challenge], bool]
+ChallengeProbe = Callable[[Challenge], bool]
 """Returns whether the gateway already answers a challenge."""

@@ -22,7 +22,7 @@ from josepy.jwa import ES256
 from josepy.jwk import JWK, JWKEC
 
 from sluice.core import Clock, SluiceError, printable, read_secret
-from sluice.gateway.acme.challenges import Challenge, Serves
+from sluice.gateway.acme.challenges import Challenge, ChallengeProbe
 from sluice.gateway.acme.store import AccountRecord, AcmeStore, OrderRecord
 from sluice.gateway.acme.transport import BoundedTransport, tls_context
 from sluice.gateway.config import AcmeConfig
@@ -38,9 +38,9 @@ SERVING_SECONDS = 30.0
 MAX_NONCE_RETRIES = 5
 """The library itself retries only once."""
 MAX_EAB_KEY_BYTES = 4096
-MAX_TOLD_CHARACTERS = 400
+MAX_ERROR_TEXT_CHARACTERS = 400
 """Maximum length of a server's error text in our messages."""
-MAX_TOLD_FAILURES = 4
+MAX_REPORTED_FAILURES = 4
 _USER_AGENT = "sluice"
 _POLL_SECONDS = 0.2
 
@@ -86,17 +86,17 @@ class Ordering:
         config: the ACME server.
         names: DNS names for the certificate.
         store: where keys and records are stored.
-        serves: returns whether the gateway already answers a challenge.
+        probe: returns whether the gateway already answers a challenge.
         clock: returns the current time.
     """
 
     def __init__(
-        self, config: AcmeConfig, names: tuple[str, ...], store: AcmeStore, serves: Serves, clock: Clock
+        self, config: AcmeConfig, names: tuple[str, ...], store: AcmeStore, probe: ChallengeProbe, clock: Clock
     ) -> None:
         self._config = config
         self._names = tuple(sorted({name.lower() for name in names}))
         self._store = store
-        self._serves = serves
+        self._probe = probe
         self._clock = clock
         self._transport: BoundedTransport | None = None
 
@@ -158,7 +158,7 @@ class Ordering:
         except errors.ConflictError as known:
             url = known.location
             acme.net.account = _account(url)
-        self._store.keep_account(AccountRecord(directory=self._config.directory, url=url))
+        self._store.save_account(AccountRecord(directory=self._config.directory, url=url))
         _LOG.info("registered an account at %s", self._config.directory)
 
     def _binding(self, acme: client.ClientV2, key: JWK) -> dict[str, Any] | None:
@@ -211,7 +211,7 @@ class Ordering:
 
     def _ordered(self, acme: client.ClientV2, csr: bytes) -> messages.OrderResource:
         order = acme.new_order(csr)
-        self._store.keep_order(
+        self._store.save_order(
             OrderRecord(
                 directory=self._config.directory,
                 url=order.uri,
@@ -290,7 +290,7 @@ class Ordering:
 
     def _await_serving(self, challenge: Challenge) -> None:
         deadline = time.monotonic() + SERVING_SECONDS
-        while not self._serves(challenge):
+        while not self._probe(challenge):
             if time.monotonic() > deadline:
                 raise AcmeError(
                     f"Envoy does not answer the challenge for {challenge.name}",
@@ -315,14 +315,14 @@ def _translated() -> Iterator[None]:
     except SluiceError:
         raise
     except messages.Error as error:
-        raise AcmeError(f"the ACME server refuses: {told(error)}", _remedy(str(error.code))) from error
+        raise AcmeError(f"the ACME server refuses: {describe_error(error)}", _remedy(str(error.code))) from error
     except errors.ValidationError as error:
         raise AcmeError(
             f"the ACME server could not validate {'; '.join(_failures(error))}",
             "the ACME server must reach this gateway by that name, on port 443 (tls-alpn-01) or 80 (http-01)",
         ) from error
     except errors.IssuanceError as error:
-        raise AcmeError(f"the ACME server did not issue a certificate: {told(error.error)}") from error
+        raise AcmeError(f"the ACME server did not issue a certificate: {describe_error(error.error)}") from error
     except errors.TimeoutError as error:
         raise AcmeError("the ACME server did not finish in time", "the next attempt continues the order") from error
     except requests.RequestException as error:
@@ -336,19 +336,19 @@ def _translated() -> Iterator[None]:
         raise AcmeError(f"the ACME server sent an invalid answer: {type(error).__name__} {_line(error)}") from error
 
 
-def told(error: messages.Error) -> str:
+def describe_error(error: messages.Error) -> str:
     """Code and detail of a problem document, on one line."""
-    return f"{_line(error.code or error.typ)}: {_line(error.detail)}"[:MAX_TOLD_CHARACTERS]
+    return f"{_line(error.code or error.typ)}: {_line(error.detail)}"[:MAX_ERROR_TEXT_CHARACTERS]
 
 
 def _failures(error: errors.ValidationError) -> list[str]:
     found = [
-        f"{_line(each.body.identifier.value)} ({told(challenge.error)})"
+        f"{_line(each.body.identifier.value)} ({describe_error(challenge.error)})"
         for each in error.failed_authzrs
         for challenge in each.body.challenges
         if challenge.error is not None
     ]
-    return found[:MAX_TOLD_FAILURES]
+    return found[:MAX_REPORTED_FAILURES]
 
 
 def _remedy(code: str) -> str:
@@ -365,7 +365,7 @@ def _remedy(code: str) -> str:
 
 def _line(text: object) -> str:
     """``text`` as one printable line, with control characters replaced."""
-    return printable(str(text)[:MAX_TOLD_CHARACTERS], " ")
+    return printable(str(text)[:MAX_ERROR_TEXT_CHARACTERS], " ")
 
 
 def chain_of(pem: bytes) -> tuple[x509.Certificate, ...]:

@@ -58,7 +58,7 @@ class Due:
     at: dt.datetime
     reason: str
 
-    def now(self, now: dt.datetime) -> bool:
+    def is_due(self, now: dt.datetime) -> bool:
         """Whether the order is due at ``now``."""
         return now >= self.at
 
@@ -70,12 +70,12 @@ def renewal_time(lifetime: Lifetime) -> dt.datetime:
     return lifetime.begin + (lifetime.end - lifetime.begin) * (RENEWAL_FRACTION + jitter)
 
 
-def due(state: RenewalState, orders_as: str, directory: str, lifetime: Lifetime | None, now: dt.datetime) -> Due:
+def due(state: RenewalState, settings_digest: str, directory: str, lifetime: Lifetime | None, now: dt.datetime) -> Due:
     """When to order the next certificate.
 
     Args:
         state: earlier attempts.
-        orders_as: digest of the current settings.
+        settings_digest: digest of the current settings.
         directory: URL of the ACME server.
         lifetime: lifetime of the certificate in use if it is valid for all names; None if there is none.
         now: the current time.
@@ -86,19 +86,19 @@ def due(state: RenewalState, orders_as: str, directory: str, lifetime: Lifetime 
         wanted = Due(now, "gateway.acme.directory now names another server")
     else:
         wanted = Due(renewal_time(lifetime), "the certificate is due for renewal")
-    if not state.failures or state.orders_as != orders_as:
+    if not state.failures or state.orders_as != settings_digest:
         return wanted
     # If the clock was set back, limit the pause to the longest one possible.
     again = min(_moment(state.next_attempt), now + LONGEST_RETRY_AFTER)
     return wanted if wanted.at >= again else Due(again, f"backoff after {state.failures} failures")
 
 
-def begun(state: RenewalState, orders_as: str, now: dt.datetime, chance: float) -> RenewalState:
+def started(state: RenewalState, settings_digest: str, now: dt.datetime, chance: float) -> RenewalState:
     """The state to store before an attempt, as if it had failed. ``chance`` is a random number from 0 to 1."""
-    failures = (state.failures if state.orders_as == orders_as else 0) + 1
+    failures = (state.failures if state.orders_as == settings_digest else 0) + 1
     return msgspec.structs.replace(
         state,
-        orders_as=orders_as,
+        orders_as=settings_digest,
         failures=failures,
         last_attempt=now.timestamp(),
         next_attempt=(now + pause_after(failures, chance)).timestamp(),

@@ -95,7 +95,7 @@ class AcmeStore:
         """Earlier attempts. A damaged file counts as empty, which costs at most one extra attempt."""
         return self._record(self.directory / "state.json", RenewalState) or RenewalState()
 
-    def keep_state(self, state: RenewalState) -> None:
+    def save_state(self, state: RenewalState) -> None:
         """Store the state before any request to the server. Raises :class:`StoreError` if it cannot be written."""
         make_private_directory(self.directory)
         write_secret(self.directory / "state.json", msgspec.json.encode(state))
@@ -110,7 +110,7 @@ class AcmeStore:
         found = self._record(self._account(directory) / "account.json", AccountRecord)
         return found if found is not None and found.directory == directory else None
 
-    def keep_account(self, record: AccountRecord) -> None:
+    def save_account(self, record: AccountRecord) -> None:
         """Store the account."""
         write_secret(self._account(record.directory) / "account.json", msgspec.json.encode(record))
 
@@ -128,7 +128,7 @@ class AcmeStore:
         wanted = directory, names, key_type
         return found if found is not None and (found.directory, found.names, found.key_type) == wanted else None
 
-    def keep_order(self, record: OrderRecord) -> None:
+    def save_order(self, record: OrderRecord) -> None:
         """Store the order before it is validated."""
         write_secret(self._pending / "order.json", msgspec.json.encode(record))
 
@@ -154,7 +154,7 @@ class AcmeStore:
         sync_directory(parent)
         return place
 
-    def use(self, place: Path) -> None:
+    def activate(self, place: Path) -> None:
         """Switch atomically to the chain and key in ``place``, and remove old certificates."""
         temporary = self.directory / staged_name("live")
         try:
@@ -194,7 +194,7 @@ def issued_files(home: Home) -> tuple[Path, Path]:
     return live / CHAIN, live / KEY
 
 
-def orders_as(config: AcmeConfig, names: tuple[str, ...]) -> str:
+def settings_digest(config: AcmeConfig, names: tuple[str, ...]) -> str:
     """Digest of the settings that affect an attempt."""
     return hashlib.sha256(msgspec.json.encode((config, sorted(names)))).hexdigest()[:16]
 

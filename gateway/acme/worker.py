@@ -19,9 +19,9 @@ import msgspec
 from cryptography import x509
 
 from sluice.core import Clock, Home, SluiceError, StoreError, read_bounded, utc_now
-from sluice.gateway.acme.challenges import Challenge, Serves
-from sluice.gateway.acme.schedule import begun, failed, succeeded
-from sluice.gateway.acme.store import CHAIN, KEY, AcmeStore, orders_as
+from sluice.gateway.acme.challenges import Challenge, ChallengeProbe
+from sluice.gateway.acme.schedule import failed, started, succeeded
+from sluice.gateway.acme.store import CHAIN, KEY, AcmeStore, settings_digest
 from sluice.gateway.config import AcmeConfig
 from sluice.gateway.errors import AcmeError, EdgeCertificateError
 from sluice.gateway.proxy import CertificateFiles
@@ -69,23 +69,23 @@ def renew(home: Home, config: AcmeConfig, names: tuple[str, ...], *, clock: Cloc
     store = AcmeStore(home)
     with store.ordering():
         # 1. Count the attempt before any request: if it cannot be recorded, it must not be made.
-        state = begun(store.state(), orders_as(config, names), clock(), random.random())  # noqa: S311  a pause
-        store.keep_state(state)
+        state = started(store.state(), settings_digest(config, names), clock(), random.random())  # noqa: S311  a pause
+        store.save_state(state)
         ordering = Ordering(config, names, store, _serving(home, config), clock)
         try:
             chain, key = ordering.obtain()
             _install(store, chain, key, names, clock())
         except SluiceError as error:
-            store.keep_state(failed(state, str(error), ordering.retry_after, clock()))
+            store.save_state(failed(state, str(error), ordering.retry_after, clock()))
             raise
-        store.keep_state(succeeded(state, config.directory, clock()))
+        store.save_state(succeeded(state, config.directory, clock()))
 
 
-def _serving(home: Home, config: AcmeConfig) -> Serves:
+def _serving(home: Home, config: AcmeConfig) -> ChallengeProbe:
     """Checks challenges at the gateway itself, like the server will."""
     name = "acme-http.json" if config.challenge == "http-01" else "envoy.json"
 
-    def serves(challenge: Challenge) -> bool:
+    def probe(challenge: Challenge) -> bool:
         try:
             endpoint = msgspec.json.decode(
                 read_bounded(home.run / "endpoints" / name, MAX_ENDPOINT_BYTES), type=_Endpoint
@@ -98,7 +98,7 @@ def _serving(home: Home, config: AcmeConfig) -> Serves:
         except (OSError, http.client.HTTPException, ValueError):
             return False
 
-    return serves
+    return probe
 
 
 def _serves_http(address: tuple[str, int], challenge: Challenge) -> bool:
@@ -140,7 +140,7 @@ def _install(store: AcmeStore, pem: bytes, key: PrivateKey, names: tuple[str, ..
         # The server would send the same certificate again.
         store.drop_order()
         raise
-    store.use(place)
+    store.activate(place)
 
 
 def main() -> int:

@@ -137,7 +137,7 @@ def test_gateway_whose_certificate_has_expired_starts_and_gets_another(make_site
     old = PublicAuthority(dt.datetime.now(dt.UTC) - 100 * DAY).issue(*NAMES)
     store = AcmeStore(site.home)
     with store.ordering():
-        store.use(store.stage(old.chain_pem, old.key))
+        store.activate(store.stage(old.chain_pem, old.key))
     site.pebble.start()
     site.gateway.start()
     assert issued(site).serial_number != old.leaf.serial_number

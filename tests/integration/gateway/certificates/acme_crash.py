@@ -28,8 +28,8 @@ def order(store: AcmeStore, issued: Issued) -> None:
     with store.ordering():
         store.account_key(SERVER)
         store.pending_key("ecdsa-p256")
-        store.keep_order(OrderRecord(directory=SERVER, url="u", names=(NAME,), key_type="ecdsa-p256", csr=""))
-        store.use(store.stage(issued.chain_pem, issued.key))
+        store.save_order(OrderRecord(directory=SERVER, url="u", names=(NAME,), key_type="ecdsa-p256", csr=""))
+        store.activate(store.stage(issued.chain_pem, issued.key))
 
 
 def crash(directory: Path, fatal: int) -> dict[str, object]:

@@ -270,7 +270,7 @@ def test_certificate_that_fails_the_checks_is_not_used(
     authority = PublicAuthority(dt.datetime.now(dt.UTC) - DAY)
     good = authority.issue(NAME)
     with store.ordering():
-        store.use(store.stage(good.chain_pem, good.key))
+        store.activate(store.stage(good.chain_pem, good.key))
     pem = {"rubbish": b"-----BEGIN CERTIFICATE-----", "nothing": b""}.get(made)
     if pem is None:
         pem = authority.issue("other.example.com" if made == "another name" else NAME).chain_pem

@@ -12,8 +12,8 @@ from subprocess import CompletedProcess
 import pytest
 
 from sluice.core.home import Home
-from sluice.gateway.acme.schedule import begun, failed, succeeded
-from sluice.gateway.acme.store import AcmeStore, orders_as
+from sluice.gateway.acme.schedule import failed, started, succeeded
+from sluice.gateway.acme.store import AcmeStore, settings_digest
 from sluice.gateway.config import AcmeConfig
 from tests.command import sluice
 from tests.public_authority import DAY, PublicAuthority
@@ -50,8 +50,10 @@ def issue(home: Home) -> int:
     store, now = AcmeStore(home), dt.datetime.now(dt.UTC)
     issued = PublicAuthority(now - DAY).issue(*NAMES)
     with store.ordering():
-        store.use(store.stage(issued.chain_pem, issued.key))
-        store.keep_state(succeeded(begun(store.state(), orders_as(CONFIG, NAMES), now, 0.0), CONFIG.directory, now))
+        store.activate(store.stage(issued.chain_pem, issued.key))
+        store.save_state(
+            succeeded(started(store.state(), settings_digest(CONFIG, NAMES), now, 0.0), CONFIG.directory, now)
+        )
     return issued.leaf.serial_number
 
 
@@ -76,8 +78,8 @@ def test_status_shows_the_certificate_and_the_next_order(home: Home, command: Co
 def test_status_shows_the_last_failure(home: Home, command: Command) -> None:
     issue(home)
     store, now = AcmeStore(home), dt.datetime.now(dt.UTC)
-    state = begun(store.state(), orders_as(CONFIG, NAMES), now, 0.0)
-    store.keep_state(failed(state, "the ACME server refuses: rateLimited: too many", None, now))
+    state = started(store.state(), settings_digest(CONFIG, NAMES), now, 0.0)
+    store.save_state(failed(state, "the ACME server refuses: rateLimited: too many", None, now))
     done = command("acme", "status")
     assert done.returncode == 1
     assert "! 1 failed" in done.stdout

@@ -11,8 +11,8 @@ import pytest
 from sluice.core import StoreError
 from sluice.core.home import Home
 from sluice.gateway.acme.agent import PAUSE_SECONDS, AcmeAgent, lifetime_in_use, next_order, require_acme
-from sluice.gateway.acme.schedule import begun, failed, succeeded
-from sluice.gateway.acme.store import AcmeStore, orders_as
+from sluice.gateway.acme.schedule import failed, started, succeeded
+from sluice.gateway.acme.store import AcmeStore, settings_digest
 from sluice.gateway.config import AcmeConfig, GatewayConfig
 from sluice.gateway.errors import AcmeError
 from tests.public_authority import DAY, PublicAuthority
@@ -29,7 +29,7 @@ class Bench:
         self.home = Home.at(directory)
         self.store = AcmeStore(self.home)
         self.now, self.monotonic = NOW, 0.0
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.attempts = 0
         self.problem = ""
         self.keeps = True
@@ -41,7 +41,7 @@ class Bench:
             self.home,
             CONFIG,
             NAMES,
-            self.told.append,
+            self.reported.append,
             attempt=self.attempt,
             clock=lambda: self.now,
             monotonic=lambda: self.monotonic,
@@ -51,18 +51,18 @@ class Bench:
         self.attempts += 1
         if not self.keeps:
             return "cannot write: the disk is full"
-        state = begun(self.store.state(), orders_as(CONFIG, NAMES), self.now, 0.0)
+        state = started(self.store.state(), settings_digest(CONFIG, NAMES), self.now, 0.0)
         if self.problem:
-            self.store.keep_state(failed(state, self.problem, None, self.now))
+            self.store.save_state(failed(state, self.problem, None, self.now))
         else:
             self.issue()
-            self.store.keep_state(succeeded(state, CONFIG.directory, self.now))
+            self.store.save_state(succeeded(state, CONFIG.directory, self.now))
         return self.problem
 
     def issue(self, *names: str, lifetime: dt.timedelta = 90 * DAY) -> None:
         issued = self.authority.issue(*(names or NAMES), begin=self.now, lifetime=lifetime)
         with self.store.ordering():
-            self.store.use(self.store.stage(issued.chain_pem, issued.key))
+            self.store.activate(self.store.stage(issued.chain_pem, issued.key))
 
     def later(self, by: dt.timedelta) -> None:
         self.now += by
@@ -75,34 +75,34 @@ def bench(tmp_path: Path) -> Bench:
 
 
 async def test_first_certificate_is_ordered_at_once_and_the_next_one_at_its_time(bench: Bench) -> None:
-    await bench.agent.look()
-    await bench.agent.look()
-    assert (bench.attempts, bench.told[-1]) == (1, "")
+    await bench.agent.check()
+    await bench.agent.check()
+    assert (bench.attempts, bench.reported[-1]) == (1, "")
     bench.later(59 * DAY)
-    await bench.agent.look()
+    await bench.agent.check()
     assert bench.attempts == 1
     bench.later(5 * DAY)
-    await bench.agent.look()
+    await bench.agent.check()
     assert bench.attempts == 2
 
 
 async def test_failure_is_told_and_tried_again_after_the_pause(bench: Bench) -> None:
     bench.problem = "the ACME server refuses: rateLimited"
-    await bench.agent.look()
-    assert (bench.attempts, bench.told[-1]) == (1, bench.problem)
+    await bench.agent.check()
+    assert (bench.attempts, bench.reported[-1]) == (1, bench.problem)
     bench.later(dt.timedelta(seconds=PAUSE_SECONDS + 1))
-    await bench.agent.look()
-    assert (bench.attempts, bench.told[-1]) == (1, bench.problem)
+    await bench.agent.check()
+    assert (bench.attempts, bench.reported[-1]) == (1, bench.problem)
     bench.problem = ""
     bench.later(dt.timedelta(minutes=15))
-    await bench.agent.look()
-    assert (bench.attempts, bench.told[-1]) == (2, "")
+    await bench.agent.check()
+    assert (bench.attempts, bench.reported[-1]) == (2, "")
 
 
 async def test_restarts_do_not_shorten_the_pause(bench: Bench) -> None:
     bench.problem = "no answer"
     for _ in range(20):
-        await bench.restarted().look()
+        await bench.restarted().check()
         bench.later(dt.timedelta(seconds=30))
     assert bench.attempts == 1
 
@@ -110,19 +110,19 @@ async def test_restarts_do_not_shorten_the_pause(bench: Bench) -> None:
 async def test_an_attempt_whose_result_cannot_be_kept_is_not_repeated_at_once(bench: Bench) -> None:
     bench.keeps = False
     for _ in range(60):
-        await bench.agent.look()
+        await bench.agent.check()
         bench.later(dt.timedelta(seconds=5))
     assert bench.attempts == 1
     bench.later(dt.timedelta(seconds=5))
-    await bench.agent.look()
+    await bench.agent.check()
     assert bench.attempts == 2
 
 
 async def test_other_names_are_ordered_at_once(bench: Bench) -> None:
-    await bench.agent.look()
+    await bench.agent.check()
     names = (*NAMES, "new.example.com")
-    assert not next_order(bench.home, CONFIG, NAMES, bench.now).now(bench.now)
-    assert next_order(bench.home, CONFIG, names, bench.now).now(bench.now)
+    assert not next_order(bench.home, CONFIG, NAMES, bench.now).is_due(bench.now)
+    assert next_order(bench.home, CONFIG, names, bench.now).is_due(bench.now)
 
 
 def test_expired_damaged_and_missing_certificates_do_not_count(bench: Bench) -> None:
@@ -137,7 +137,7 @@ def test_expired_damaged_and_missing_certificates_do_not_count(bench: Bench) -> 
 
 
 def test_damaged_state_costs_one_attempt_and_no_crash(bench: Bench) -> None:
-    bench.store.keep_state(begun(bench.store.state(), "a", NOW, 0.0))
+    bench.store.save_state(started(bench.store.state(), "a", NOW, 0.0))
     (bench.store.directory / "state.json").write_bytes(b"\xff{")
     assert bench.store.state().failures == 0
 

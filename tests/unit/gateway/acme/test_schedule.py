@@ -15,11 +15,11 @@ from sluice.gateway.acme.schedule import (
     MAX_ERROR_CHARACTERS,
     Lifetime,
     RenewalState,
-    begun,
     due,
     failed,
     pause_after,
     renewal_time,
+    started,
     succeeded,
 )
 
@@ -34,7 +34,7 @@ def after(attempts: int, now: dt.datetime = NOW) -> RenewalState:
     """So many failed attempts, the last one now."""
     state = GOOD
     for _ in range(attempts):
-        state = failed(begun(state, "a", now, 0.0), "no answer", None, now)
+        state = failed(started(state, "a", now, 0.0), "no answer", None, now)
     return state
 
 
@@ -53,8 +53,8 @@ def test_certificates_of_the_same_moment_are_renewed_at_different_ones() -> None
 
 def test_nothing_is_ordered_as_long_as_the_certificate_is_young() -> None:
     wanted = due(GOOD, "a", SERVER, FRESH, NOW + 59 * DAY)
-    assert not wanted.now(NOW + 59 * DAY)
-    assert wanted.now(NOW + 64 * DAY)
+    assert not wanted.is_due(NOW + 59 * DAY)
+    assert wanted.is_due(NOW + 64 * DAY)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_nothing_is_ordered_as_long_as_the_certificate_is_young() -> None:
 )
 def test_a_certificate_is_ordered_at_once(state: RenewalState, lifetime: Lifetime | None, reason: str) -> None:
     wanted = due(state, "a", SERVER, lifetime, NOW)
-    assert wanted.now(NOW)
+    assert wanted.is_due(NOW)
     assert reason in wanted.reason
 
 
@@ -82,25 +82,25 @@ def test_pauses_double_up_to_a_day_with_a_quarter_by_chance() -> None:
 def test_no_more_than_four_attempts_in_an_hour_whatever_fails() -> None:
     state, now, attempts = GOOD, NOW, 0
     while now < NOW + HOUR:
-        if due(state, "a", SERVER, None, now).now(now):
+        if due(state, "a", SERVER, None, now).is_due(now):
             attempts += 1
-            state = begun(state, "a", now, 0.0)  # and is killed each time: nothing else is kept
+            state = started(state, "a", now, 0.0)  # and is killed each time: nothing else is kept
         now += dt.timedelta(seconds=5)
     assert attempts <= 4
 
 
 def test_a_failure_pauses_and_other_settings_get_a_fresh_start() -> None:
     state = after(3)
-    assert not due(state, "a", SERVER, None, NOW + HOUR - dt.timedelta(seconds=1)).now(
+    assert not due(state, "a", SERVER, None, NOW + HOUR - dt.timedelta(seconds=1)).is_due(
         NOW + 59 * dt.timedelta(minutes=1)
     )
-    assert due(state, "a", SERVER, None, NOW + HOUR).now(NOW + HOUR)
-    assert due(state, "b", SERVER, None, NOW).now(NOW)
-    assert begun(state, "b", NOW, 0.0).failures == 1
+    assert due(state, "a", SERVER, None, NOW + HOUR).is_due(NOW + HOUR)
+    assert due(state, "b", SERVER, None, NOW).is_due(NOW)
+    assert started(state, "b", NOW, 0.0).failures == 1
 
 
 def test_an_attempt_counts_as_failed_until_it_has_succeeded() -> None:
-    state = begun(GOOD, "a", NOW, 0.0)
+    state = started(GOOD, "a", NOW, 0.0)
     assert (state.failures, state.last_error) == (1, "the attempt was interrupted")
     done = succeeded(state, SERVER, NOW + HOUR)
     assert (done.failures, done.last_error, done.issued_by, done.next_attempt) == (0, "", SERVER, 0.0)
@@ -116,7 +116,7 @@ def test_an_attempt_counts_as_failed_until_it_has_succeeded() -> None:
     ],
 )
 def test_the_server_may_ask_for_a_longer_pause_within_bounds(asked: dt.timedelta | None, pause: dt.timedelta) -> None:
-    state = failed(begun(GOOD, "a", NOW, 0.0), "rateLimited", asked, NOW)
+    state = failed(started(GOOD, "a", NOW, 0.0), "rateLimited", asked, NOW)
     assert due(state, "a", SERVER, None, NOW).at == NOW + pause
 
 
