@@ -21,23 +21,28 @@ class JobLimits:
 
     Args:
         count: returns the number of open connections of a job.
-        most: maximum number of open connections of a job.
+        max_open: maximum number of open connections of a job.
         per_second: maximum rate of new connections of a job.
         clock: monotonic clock, in seconds.
     """
 
     def __init__(
-        self, count: Callable[[str], int], *, most: int, per_second: int, clock: Callable[[], float] = time.monotonic
+        self,
+        count: Callable[[str], int],
+        *,
+        max_open: int,
+        per_second: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._count = count
-        self._most = most
+        self._max_open = max_open
         self._per_second = per_second
         self._clock = clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def objection(self, job_id: str) -> str:
         """Why the job may not open another connection now; empty if it may, and then the connection is counted."""
-        if self._count(job_id) >= self._most:
+        if self._count(job_id) >= self._max_open:
             return TOO_MANY
         burst, now = float(BURST_SECONDS * self._per_second), self._clock()
         left, at = self._left.pop(job_id, (burst, now))

@@ -33,7 +33,7 @@ MAX_OPEN = 20_000
 """Maximum number of open connections of all sandboxes of one process."""
 ALIKE_SECONDS = 1.0
 """Equal refusals within this time share one row, which is reported when the time is over."""
-TELL_AGAIN_SECONDS = 5.0
+REPORT_AGAIN_SECONDS = 5.0
 """How often the byte counts of an open connection are reported again."""
 _MAX_TEXT = 256
 _MAX_ADDRESS = 64
@@ -205,9 +205,9 @@ class EgressJournal:
                     kept.ready_at = min(kept.ready_at, moment)
                     rows.append(kept.row)
             for each in self._open.values():
-                due = each.told_at is None or moment - each.told_at >= TELL_AGAIN_SECONDS
+                due = each.reported_at is None or moment - each.reported_at >= REPORT_AGAIN_SECONDS
                 if len(rows) < MAX_EGRESS_ROWS and due:
-                    each.told_at = moment
+                    each.reported_at = moment
                     rows.append(each.measured(now))
             return EgressReport(rows=tuple(rows), targets=tuple(self._targets), dropped=self._dropped)
 

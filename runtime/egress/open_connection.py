@@ -38,7 +38,7 @@ class OpenConnection:
     Attributes:
         row: the journal row as it was when the connection was opened.
         target: the destination that the policy decides about.
-        told_at: when it was last reported, by a monotonic clock; None if it was not reported yet.
+        reported_at: when it was last reported, by a monotonic clock; None if it was not reported yet.
         ending: why it is being ended; empty if it is not.
     """
 
@@ -48,7 +48,7 @@ class OpenConnection:
         self._measure = measure
         self.row = row
         self.target = EgressTarget(job_id=row.job_id, host=row.host or row.address, port=row.port)
-        self.told_at: float | None = None
+        self.reported_at: float | None = None
         self.ending = ""
 
     def closed(self, reason: str = "", *, refused: bool = False) -> None:

@@ -23,7 +23,7 @@ class Progress:
 
     board: SnapshotBoard
     _sent: frozenset[str] = frozenset()
-    _taken: frozenset[str] = frozenset()
+    _accepted: frozenset[str] = frozenset()
     _rejected: str = ""
     _listening: bool | None = None
     _heard: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,13 +54,13 @@ class Progress:
         elif heard is Heard.REJECTED:
             self._rejected = subscription.rejected
         elif subscription.kind == SECRET:
-            self._taken, self._rejected = self._sent, ""
+            self._accepted, self._rejected = self._sent, ""
         heard_before, self._heard = self._heard, asyncio.Event()
         heard_before.set()
 
     def restarted(self) -> None:
         """Forget everything: a new Envoy starts without resources."""
-        self._sent, self._taken, self._rejected, self._listening = frozenset(), frozenset(), "", None
+        self._sent, self._accepted, self._rejected, self._listening = frozenset(), frozenset(), "", None
 
     async def listening(self) -> bool:
         """Wait until Envoy accepts or rejects its listener; return whether it accepted it."""
@@ -70,9 +70,9 @@ class Progress:
             self._listening = None
         return listening
 
-    async def taken(self, names: frozenset[str]) -> None:
+    async def wait_accepted(self, names: frozenset[str]) -> None:
         """Wait until Envoy has these secrets; raises :class:`RelayFailed` if it rejects its configuration."""
-        while not names <= self._taken:
+        while not names <= self._accepted:
             if self._rejected:
                 raise RelayFailed(f"the relay rejected the identity of a job: {self._rejected}")
             await self._heard.wait()

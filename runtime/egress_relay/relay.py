@@ -77,7 +77,7 @@ class EgressRelay:
                 async with asyncio.timeout(READY_SECONDS):
                     await self._start()
                     self._publish()
-                    await self._progress.taken(frozenset(self._attempts[name].secrets))
+                    await self._progress.wait_accepted(frozenset(self._attempts[name].secrets))
             except TimeoutError:
                 raise RelayFailed("the relay was not ready for a job in time", f"see {self._envoy.log}") from None
             yield RelayRoute(name, self._address)

@@ -36,10 +36,10 @@ def job_networks(  # noqa: PLR0917  # its dependencies
     stack.push_async_callback(relay.close)
 
     limits = JobLimits(
-        journal.open_of, most=config.egress.job_connections, per_second=config.egress.job_connections_per_second
+        journal.open_of, max_open=config.egress.job_connections, per_second=config.egress.job_connections_per_second
     )
 
-    names = JobLimits(lambda _: 0, most=1, per_second=config.egress.job_connections_per_second)
+    names = JobLimits(lambda _: 0, max_open=1, per_second=config.egress.job_connections_per_second)
 
     def egress_rules(owner: NetworkOwner) -> RelayedEgress:
         def ask(host: str, port: int) -> Awaitable[EgressDecision]:

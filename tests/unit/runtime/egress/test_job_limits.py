@@ -9,17 +9,17 @@ from sluice.runtime.egress.job_limits import BURST_SECONDS, MAX_JOBS, TOO_FAST, 
 
 
 class World:
-    def __init__(self, *, most: int = 1_000_000, per_second: int = 10) -> None:
+    def __init__(self, *, max_open: int = 1_000_000, per_second: int = 10) -> None:
         self.now = 0.0
         self.open: Counter[str] = Counter()
-        self.limits = JobLimits(self.open.__getitem__, most=most, per_second=per_second, clock=lambda: self.now)
+        self.limits = JobLimits(self.open.__getitem__, max_open=max_open, per_second=per_second, clock=lambda: self.now)
 
     def tries(self, job_id: str, times: int) -> Counter[str]:
         return Counter(self.limits.objection(job_id) for _ in range(times))
 
 
 def test_no_more_than_so_many_at_a_time() -> None:
-    world = World(most=2)
+    world = World(max_open=2)
     world.open["j1"] = 1
     assert world.limits.objection("j1") == ""
     world.open["j1"] = 2

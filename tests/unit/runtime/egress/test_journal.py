@@ -65,7 +65,7 @@ def test_bytes_of_an_open_connection_are_told_again_now_and_then(world: World) -
     world.opened(measure=lambda: (7, 9))
     assert len(world.rows()) == 1
     assert world.rows() == []
-    world.now += module.TELL_AGAIN_SECONDS
+    world.now += module.REPORT_AGAIN_SECONDS
     (row,) = world.rows()
     assert (row.open, row.bytes_up) == (True, 7)
 
