@@ -49,7 +49,7 @@ class JobLifecycle:
         """The lifecycle of a job whose earlier attempts left it in ``state``."""
         return cls(state, {_S(name): at for name, at in timestamps.items()})
 
-    def to(self, state: JobState, now_ms: int) -> None:
+    def transition_to(self, state: JobState, now_ms: int) -> None:
         """Enter ``state``; raises :class:`IllegalTransition` when the job cannot."""
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(f"a job cannot go from {self.state} to {state}")
@@ -57,7 +57,7 @@ class JobLifecycle:
         self.timestamps.pop(state, None)  # keep the order of the last entries
         self.timestamps[state] = now_ms
 
-    def may(self, state: JobState) -> bool:
+    def can_transition_to(self, state: JobState) -> bool:
         """Whether the job can go to ``state`` from here."""
         return state in TRANSITIONS[self.state]
 

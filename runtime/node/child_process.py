@@ -220,7 +220,7 @@ class ChildProcess:
         self._background = True
         with contextlib.suppress(OSError):  # it has ended
             if self._guard is not None:
-                self._guard.give_way()
+                self._guard.lower_cpu_share()
         await asyncio.to_thread(to_background, self.pid)
 
     async def to_foreground(self) -> None:

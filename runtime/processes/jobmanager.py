@@ -52,7 +52,7 @@ from sluice.runtime.node import (
     withdraw_jobmanager,
 )
 from sluice.runtime.processes.jobmanager_term import Gateways, ProcessServices, leader_services
-from sluice.runtime.processes.notifications import ClusterEvents, notifying
+from sluice.runtime.processes.notifications import ClusterEvents, run_notifier
 from sluice.runtime.receipts import Prove, ReceiptIssuer
 from sluice.runtime.rest import (
     ArtifactStores,
@@ -331,7 +331,7 @@ class JobManagerNode:
             metrics=self._diagnostics().metrics,
             overview=None if gateways.shuffle is None else gateways.shuffle.overview,
         )
-        await stack.enter_async_context(notifying(config.notify, config.trust_domain, events, leadership.pointers))
+        await stack.enter_async_context(run_notifier(config.notify, config.trust_domain, events, leadership.pointers))
         rpc, blob = self.address.rpc, self.address.blob
         _LOG.info("JobManager %s is ready: rpc %s:%d, blob %s:%d", self.facts.jobmanager, *rpc, *blob)
         ready()

@@ -88,7 +88,7 @@ async def leader_services(process: ProcessServices, leadership: Leadership) -> A
     settings, service = process.config.jobmanager, process.service
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_close_peers, service)
-        shuffle = await stack.enter_async_context(linked_to_shuffle(process, leadership))
+        shuffle = await stack.enter_async_context(shuffle_manager_link(process, leadership))
         resource_manager = ResourceManager(
             heartbeat_interval=settings.heartbeat_interval,
             heartbeat_timeout=settings.heartbeat_timeout,
@@ -141,7 +141,7 @@ async def leader_services(process: ProcessServices, leadership: Leadership) -> A
 
 
 @asynccontextmanager
-async def linked_to_shuffle(
+async def shuffle_manager_link(
     process: ProcessServices, leadership: Leadership
 ) -> AsyncIterator[ShuffleManagerLink | None]:
     """The connection to the shuffle service for this term; None when the service is not used."""

@@ -140,7 +140,7 @@ class ClusterEvents:
 
 
 @asynccontextmanager
-async def notifying(
+async def run_notifier(
     config: NotifyConfig, cluster: str, events: ClusterEvents, pointers: PointerStore
 ) -> AsyncIterator[None]:
     """Send ``events`` to the receivers of ``config`` for the duration of the block; do nothing without receivers."""

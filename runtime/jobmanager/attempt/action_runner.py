@@ -145,7 +145,7 @@ class ActionRunner:
                 self._hand_off(kept, failed=self.log("storing the history"))
             case actions.StartDriver() | actions.EndDriver() | actions.StopDriver() | actions.StopStreaming():
                 self._to_driver(action)
-            case actions.AdoptDriver() | actions.LookForDriver() | actions.JobSettled():
+            case actions.AdoptDriver() | actions.LookForDriver() | actions.ReportHeldSlotsSettled():
                 self._reconcile(action)
             case actions.ReportExecutorExit() | actions.DecommissionExecutors():
                 self._to_agent(action)
@@ -185,13 +185,13 @@ class ActionRunner:
         await self.end.retry_while_busy(lambda: self._services.dispatcher.driver_placed(self.job_id, slot.taskmanager))
         await self._driver.start(slot, taskmanager, self.span.traceparent)
 
-    def _reconcile(self, action: actions.AdoptDriver | actions.LookForDriver | actions.JobSettled) -> None:
+    def _reconcile(self, action: actions.AdoptDriver | actions.LookForDriver | actions.ReportHeldSlotsSettled) -> None:
         match action:
             case actions.AdoptDriver(slot, running):
                 self._adopt(slot, running)
             case actions.LookForDriver(taskmanager):
                 self._look_for_driver(taskmanager)
-            case actions.JobSettled():
+            case actions.ReportHeldSlotsSettled():
                 settled = self._services.resource_manager.held_slots_settled(self.job_id)
                 self._hand_off(settled, failed=self.log("reporting that no more held slots are expected"))
 

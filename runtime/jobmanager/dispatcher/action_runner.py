@@ -15,7 +15,7 @@ from sluice.runtime.blob import BlobError, BlobStore
 from sluice.runtime.ha import EntryMissing, Leadership, LeadershipLost, OutcomeUnknown, PointersFull
 from sluice.runtime.jobmanager.attempt import JobMaster, JobServices, Resumption
 from sluice.runtime.jobmanager.dispatcher import actions
-from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently, unwritten
+from sluice.runtime.jobmanager.dispatcher.durable_writes import retry_while_unavailable, unwritten_result_record
 from sluice.runtime.jobmanager.dispatcher.job_archiving import JobArchiver
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
 from sluice.runtime.jobmanager.dispatcher.orphaned_drivers import seconds_until_gone
@@ -367,7 +367,7 @@ class ActionRunner:
             raise
         except SluiceError as error:
             _LOG.error("the end of job %s cannot be written down: %s", job_id, error)
-            record = unwritten(record, error, int(self._clock() * 1000))
+            record = unwritten_result_record(record, error, int(self._clock() * 1000))
         job.record = record
         self._machine.ended(job_id)
         self._feed.changed(job_id)
@@ -419,4 +419,4 @@ class ActionRunner:
         await self._persistently(lambda: self._store.forget(job_id), "its removal")
 
     async def _persistently(self, work: Callable[[], Awaitable[_T]], what: str) -> _T:
-        return await persistently(work, what, self._term.check)
+        return await retry_while_unavailable(work, what, self._term.check)

@@ -24,7 +24,7 @@ CONFLICT_TRIES = 5
 """How often a write is tried when others write the same entry."""
 
 
-async def persistently(
+async def retry_while_unavailable(
     work: Callable[[], Awaitable[_T]],
     what: str,
     check: Callable[[], None],
@@ -59,7 +59,7 @@ async def persistently(
         delay = min(delay * 2, LONGEST_RETRY_SECONDS)
 
 
-def unwritten(record: JobRecord, error: Exception, now_ms: int) -> JobRecord:
+def unwritten_result_record(record: JobRecord, error: Exception, now_ms: int) -> JobRecord:
     """The record of a job whose result could not be written: the job has failed, and the record says why."""
     detail = record.detail
     failure = Failure(

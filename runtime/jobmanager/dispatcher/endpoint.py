@@ -21,7 +21,7 @@ from sluice.runtime.checkpoint import Savepoint
 from sluice.runtime.ha import Leadership, LeadershipLost
 from sluice.runtime.jobmanager.attempt import JobServices
 from sluice.runtime.jobmanager.dispatcher.action_runner import ActionRunner
-from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently
+from sluice.runtime.jobmanager.dispatcher.durable_writes import retry_while_unavailable
 from sluice.runtime.jobmanager.dispatcher.ended_job_uis import EndedJobUis
 from sluice.runtime.jobmanager.dispatcher.job_archiving import JobArchiver
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
@@ -351,7 +351,7 @@ class Dispatcher(RpcEndpoint):
     async def _count_failure(self, job_id: str, delay: float) -> float:
         """Count a failure; the count is durable before anything depends on it."""
         try:
-            await persistently(lambda: self._keep_history(job_id), "its history", self._term.check)
+            await retry_while_unavailable(lambda: self._keep_history(job_id), "its history", self._term.check)
         except LeadershipLost:
             raise
         except SluiceError as error:  # this leader keeps counting, and the next one starts from what is stored

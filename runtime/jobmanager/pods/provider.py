@@ -104,7 +104,7 @@ class PodProvider:
         try:
             while True:
                 try:
-                    await self.look()
+                    await self.reconcile()
                 except LeadershipLost:
                     _LOG.info("stopped managing pods: another process leads")
                     return
@@ -114,12 +114,12 @@ class PodProvider:
         finally:
             await self._pods.close()
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Compare the pods with the wanted number once, and make or delete pods.
 
         Raises:
             LeadershipLost: another process leads; nothing more is done.
-            SluiceError: it cannot be done now; the next look retries.
+            SluiceError: it cannot be done now; the next call retries.
         """
         view = await self._provide(self._note)
         now = self._clock()

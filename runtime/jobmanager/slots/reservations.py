@@ -118,11 +118,11 @@ class Reservations:
 
     # --- who waits, since when ------------------------------------------------------------------------------
 
-    def waited(self, jobs: Iterable[str], now: float, seconds: float) -> set[str]:
+    def waiting_at_least(self, jobs: Iterable[str], now: float, seconds: float) -> set[str]:
         """Those of ``jobs``, for which slots could be taken now, of which that has been so for at least ``seconds``."""
         self._since = {job_id: self._since.get(job_id, now) for job_id in jobs}
         return {job_id for job_id, since in self._since.items() if now - since >= seconds}
 
-    def due_at(self, job_id: str) -> float | None:
+    def waiting_since(self, job_id: str) -> float | None:
         """The time since which slots could be taken for a job; None: they cannot."""
         return self._since.get(job_id)

@@ -229,7 +229,7 @@ class SlotManager:
         claimants = set() if self._reservations.full else self.shares().claimants()
         claimants = {each for each in claimants if (wants := self._jobs.wanted(each)) is not None and wants.ready}
         possible = self._choose_victims(claimants) if claimants else []
-        waited = self._reservations.waited(
+        waited = self._reservations.waiting_at_least(
             {each.beneficiary for each in possible}, now, self._scheduling.preemption_wait
         )
         chosen = self._choose_victims(waited) if waited else []

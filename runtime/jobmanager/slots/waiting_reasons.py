@@ -78,9 +78,9 @@ class WaitingReasons:
         """When the job has its next slot at the latest, by the clock that preempts; None: nobody knows."""
         if not self.jobs.missing(job_id):
             return None
-        deadline, due_at = self.reservations.deadline(job_id), self.reservations.due_at(job_id)
-        if deadline is None and due_at is not None:
-            deadline = due_at + self.scheduling.preemption_wait + self.scheduling.preemption_grace
+        deadline, since = self.reservations.deadline(job_id), self.reservations.waiting_since(job_id)
+        if deadline is None and since is not None:
+            deadline = since + self.scheduling.preemption_wait + self.scheduling.preemption_grace
         return deadline
 
     def _user_limit(self, job_id: str) -> str:
@@ -113,7 +113,7 @@ class WaitingReasons:
         if shares is not None:
             queue = shares.queue_of(job_id).name
             why += f"; queue {queue} has {shares.held(queue)[1]:.0%} of the cluster"
-            if self.reservations.due_at(job_id) is not None:
+            if self.reservations.waiting_since(job_id) is not None:
                 why += f"; slots are taken from other jobs if it waits for {self.scheduling.preemption_wait:g} s"
         return why
 

@@ -157,7 +157,7 @@ class BoxGroup:
                     self._shares[directory / name] = value
             self._entrances.append(os.open(directory / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))
 
-    def give_way(self) -> None:
+    def lower_cpu_share(self) -> None:
         """Use only idle processor time until :meth:`restore_cpu_share`.
 
         Raises:

@@ -105,7 +105,7 @@ class Guard:
         self._unlinked_memory = 0
         self._group = _make_group(groups, limits)
 
-    def give_way(self) -> None:
+    def lower_cpu_share(self) -> None:
         """Let the box use only idle processor time until :meth:`restore_cpu_share`.
 
         Does nothing without control groups.
@@ -114,7 +114,7 @@ class Guard:
             OSError: the box's control group is gone.
         """
         if self._group is not None:
-            self._group.give_way()
+            self._group.lower_cpu_share()
 
     def restore_cpu_share(self) -> None:
         """Restore the box's share of processor time.

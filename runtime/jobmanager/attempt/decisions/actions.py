@@ -87,7 +87,7 @@ class AdoptDriver:
 
 
 @dataclass(frozen=True, slots=True)
-class JobSettled:
+class ReportHeldSlotsSettled:
     """Tell the ResourceManager that no more slots held for this job are expected from TaskManagers."""
 
 
@@ -227,7 +227,7 @@ Action = (
     | StartDriver
     | LookForDriver
     | AdoptDriver
-    | JobSettled
+    | ReportHeldSlotsSettled
     | EndDriver
     | StopDriver
     | StopStreaming

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 
 from sluice.runtime.jobmanager.attempt.decisions.actions import (
     DecommissionExecutors,
-    JobSettled,
     KillExecutor,
     LaunchExecutor,
     Outbox,
     ReleaseSlot,
     ReportExecutorExit,
+    ReportHeldSlotsSettled,
     RequireSlots,
     StartTimer,
     Timer,
@@ -73,7 +73,7 @@ class ExecutorControl:
         if spark:
             self._outbox.add(StartTimer(Timer.EXECUTORS_RETURN, EXECUTORS_RETURN_SECONDS))
         else:
-            self.settle()
+            self.stop_waiting_for_held_slots()
 
     def slot_held(self, offer: SlotOffer) -> bool:
         """Take over a slot that a TaskManager has held since an earlier leader; False when it must be freed."""
@@ -90,13 +90,13 @@ class ExecutorControl:
         self._outbox.add(StartTimer(Timer.RECONCILE, 0))  # after the answer
         return True
 
-    def settle(self) -> None:
+    def stop_waiting_for_held_slots(self) -> None:
         """End the wait for held slots: what TaskManagers have not offered is gone. Then continue as any attempt."""
         if not self._resuming:
             return
         self._resuming = False
         self._status.executors_missing()
-        self._outbox.add(JobSettled())
+        self._outbox.add(ReportHeldSlotsSettled())
         self.begin()
 
     def begin(self) -> None:
@@ -264,7 +264,7 @@ class ExecutorControl:
             return
         if self._resuming:
             if self._pool.targets_known and not self._status.awaited:
-                self.settle()
+                self.stop_waiting_for_held_slots()
             return
         decision = self._pool.decide(self._clock())
         spark = self._pool.registration

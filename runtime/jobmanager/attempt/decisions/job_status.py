@@ -73,7 +73,7 @@ class JobStatus:
 
     def enter(self, state: JobState) -> None:
         """Enter the next state of the job; raises :class:`IllegalTransition`."""
-        self.lifecycle.to(state, self.now_ms)
+        self.lifecycle.transition_to(state, self.now_ms)
         self._outbox.publish()
 
     def note(self, error: str, traceback: str = "", *, task: str = "", executor: int | None = None) -> None:

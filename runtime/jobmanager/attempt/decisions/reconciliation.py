@@ -159,7 +159,7 @@ class Reconciliation:
         else:
             self.driver_gone(f"its driver on {self._resumption.taskmanager} did not come back")
 
-    def look(self) -> None:
+    def look_for_driver(self) -> None:
         """Check whether the TaskManager of the driver still has it."""
         if self._waiting:
             self._outbox.add(StartTimer(Timer.DRIVER_LOOK, DRIVER_LOOK_SECONDS))

@@ -355,7 +355,7 @@ class AttemptStateMachine:
 
     def fail(self, error: str, traceback: str = "") -> None:
         """Fail the attempt because of ``error``; does nothing when it is ending already."""
-        if not self._status.lifecycle.may(JobState.FAILING) or self._status.state is JobState.RESTARTING:
+        if not self._status.lifecycle.can_transition_to(JobState.FAILING) or self._status.state is JobState.RESTARTING:
             return
         _LOG.warning("job %s fails: %s", self._status.job_id, error)
         self._status.failure = Failure(error=error, traceback=traceback)
@@ -365,7 +365,7 @@ class AttemptStateMachine:
     def suspend(self) -> None:
         """Suspend the job: the JobManager stops, or is no longer the leader. The next leader continues the job."""
         self._driver.phase = Phase.OVER
-        if self._status.lifecycle.may(JobState.SUSPENDED):
+        if self._status.lifecycle.can_transition_to(JobState.SUSPENDED):
             self._status.enter(JobState.SUSPENDED)
 
     # --- progress -----------------------------------------------------------------------------------------------
@@ -417,9 +417,9 @@ class AttemptStateMachine:
             case Timer.DRIVER_RETURN if self.reconciliation is not None:
                 self.reconciliation.return_due()
             case Timer.DRIVER_LOOK if self.reconciliation is not None:
-                self.reconciliation.look()
+                self.reconciliation.look_for_driver()
             case Timer.EXECUTORS_RETURN:
-                self.executors.settle()
+                self.executors.stop_waiting_for_held_slots()
 
     # --- inside -------------------------------------------------------------------------------------------------
 

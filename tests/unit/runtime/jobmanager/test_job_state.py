@@ -31,17 +31,17 @@ def test_every_state_can_be_reached_and_every_running_job_can_end() -> None:
 def test_a_transition_is_taken_exactly_when_the_table_has_it(before: JobState, after: JobState) -> None:
     life = JobLifecycle(before)
     if after in TRANSITIONS[before]:
-        life.to(after, 7)
+        life.transition_to(after, 7)
         assert (life.state, life.timestamps[after]) == (after, 7)
     else:
         with pytest.raises(IllegalTransition, match=f"from {before} to {after}"):
-            life.to(after, 7)
+            life.transition_to(after, 7)
         assert life.state is before
 
 
 @pytest.mark.parametrize("state", [S.INITIALIZING, S.CREATED, S.RUNNING, S.RESTARTING, S.FAILING, S.RECONCILING])
 def test_a_job_that_has_not_ended_can_be_cancelled(state: JobState) -> None:
-    assert JobLifecycle(state).may(S.CANCELLING)
+    assert JobLifecycle(state).can_transition_to(S.CANCELLING)
 
 
 GOOD = DriverExit(succeeded=True, exit_code=0)
@@ -66,7 +66,7 @@ def test_the_end_of_an_attempt(state: JobState, result: DriverExit | None, end: 
     verdict = judge_attempt(state, result, "exit code 0")
     life = JobLifecycle(state)
     for step in verdict.path:
-        life.to(step, 1)
+        life.transition_to(step, 1)
     assert life.state is end
     assert error in verdict.error
 

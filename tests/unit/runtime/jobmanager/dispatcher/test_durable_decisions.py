@@ -29,7 +29,7 @@ from sluice.runtime.ha.errors import (
     PointersFull,
     StorageUnavailable,
 )
-from sluice.runtime.jobmanager.dispatcher.durable_writes import CONFLICT_TRIES, persistently
+from sluice.runtime.jobmanager.dispatcher.durable_writes import CONFLICT_TRIES, retry_while_unavailable
 from sluice.runtime.jobmanager.dispatcher.endpoint import Dispatcher
 from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits
 from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail
@@ -334,21 +334,21 @@ async def test_what_passes_is_waited_for_and_what_does_not_is_raised() -> None:
             raise answer
         return answer
 
-    assert await persistently(work, "it", lambda: None, first_retry=0.0) == 7
+    assert await retry_while_unavailable(work, "it", lambda: None, first_retry=0.0) == 7
     answers += [PointerConflict("changes")] * (CONFLICT_TRIES + 1)
     with pytest.raises(PointerConflict):
-        await persistently(work, "it", lambda: None, first_retry=0.0)
+        await retry_while_unavailable(work, "it", lambda: None, first_retry=0.0)
     assert len(answers) == 1
     answers[:] = [PointersFull("full")]
     with pytest.raises(PointersFull):
-        await persistently(work, "it", lambda: None, first_retry=0.0)
+        await retry_while_unavailable(work, "it", lambda: None, first_retry=0.0)
 
     def check() -> None:
         raise LeadershipLost("not any more")
 
     answers[:] = [StorageUnavailable("away")] * 2
     with pytest.raises(LeadershipLost):
-        await persistently(work, "it", check, first_retry=0.0)
+        await retry_while_unavailable(work, "it", check, first_retry=0.0)
 
 
 def _any(value: object) -> Any:  # a part that stands for another

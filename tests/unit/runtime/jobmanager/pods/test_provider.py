@@ -95,24 +95,24 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 async def test_pods_come_when_they_are_wanted_and_are_removed_when_they_have_ended(world: World) -> None:
     provider = world.provider()
-    await provider.look()
+    await provider.reconcile()
     assert not world.pods
     world.wanted = 2
-    await provider.look()
+    await provider.reconcile()
     assert len(world.pods) == 2
     assert all(is_of_term(name, "c", 1) for name in world.pods)
     for name in world.pods:
         world.becomes(name, "Running")
         world.registered.add(name)
-    await provider.look()
+    await provider.reconcile()
     assert len(world.pods) == 2
     world.wanted, world.draining = 0, set(world.registered)
-    await provider.look()
+    await provider.reconcile()
     assert len(world.pods) == 2, "they leave by themselves"
     for name in world.pods:
         world.becomes(name, "Succeeded")
     world.registered, world.draining = set(), set()
-    await provider.look()
+    await provider.reconcile()
     assert not world.pods
 
 
@@ -120,38 +120,38 @@ async def test_a_quota_is_told_and_waited_for(world: World) -> None:
     world.api.pods_quota = 1
     world.wanted = 3
     provider = world.provider()
-    await provider.look()
+    await provider.reconcile()
     assert len(world.pods) == 1
-    await provider.look()
+    await provider.reconcile()
     assert "exceeded quota: few" in world.notes[-1]
     world.api.pods_quota = None
-    await provider.look()
+    await provider.reconcile()
     assert len(world.pods) == 1, "not before the pause is over"
     world.now += 1
-    await provider.look()
+    await provider.reconcile()
     assert len(world.pods) == 3
 
 
 async def test_what_keeps_a_pod_is_told(world: World) -> None:
     world.wanted = 1
     provider = world.provider()
-    await provider.look()
+    await provider.reconcile()
     (name,) = world.pods
     waiting = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "i"'}}}
     world.becomes(name, "Pending", containerStatuses=[waiting])
-    await provider.look()
-    await provider.look()
+    await provider.reconcile()
+    await provider.reconcile()
     assert world.notes[-1] == f'pod {name} does not start: ImagePullBackOff: Back-off pulling image "i"'
 
 
 async def test_a_new_leader_goes_on_with_the_pods_of_the_former_one(world: World) -> None:
     world.wanted = 2
-    await world.provider(1).look()
+    await world.provider(1).reconcile()
     before = set(world.pods)
-    await world.provider(2).look()
+    await world.provider(2).reconcile()
     assert set(world.pods) == before
     world.wanted = 3
-    await world.provider(2).look()
+    await world.provider(2).reconcile()
     assert sum(is_of_term(name, "c", 2) for name in world.pods) == 1
 
 
@@ -159,10 +159,10 @@ async def test_a_former_leader_makes_and_deletes_nothing(world: World) -> None:
     world.wanted = 2
     world.leads = False
     with pytest.raises(LeadershipLost):
-        await world.provider().look()
+        await world.provider().reconcile()
     assert not world.pods
     world.leads = True
-    await world.provider().look()
+    await world.provider().reconcile()
     for name in world.pods:
         world.becomes(name, "Failed")
     world.leads = False
@@ -172,7 +172,7 @@ async def test_a_former_leader_makes_and_deletes_nothing(world: World) -> None:
 
 async def test_a_late_deletion_hits_no_pod_to_which_something_has_happened(world: World) -> None:
     world.wanted = 1
-    await world.provider().look()
+    await world.provider().reconcile()
     (seen,) = await world.client.list(selector_of("c"))
     world.becomes(seen.name, "Running")
     with pytest.raises(PodChanged):
@@ -186,9 +186,9 @@ async def test_pods_of_others_are_left_alone(world: World) -> None:
     await world.client.create(other)
     await world.client.create(namesake | {"spec": TEMPLATE["spec"]})
     provider = world.provider()
-    await provider.look()
+    await provider.reconcile()
     world.now += SURPLUS_SECONDS
-    await provider.look()
+    await provider.reconcile()
     assert {("pods", "other"), ("pods", "x")} <= world.api.objects.keys()
 
 
@@ -197,10 +197,10 @@ async def test_pods_belong_to_the_controller_of_the_jobmanagers_pod(world: World
     own = {"metadata": {"name": "jm-0", "ownerReferences": [reference]}, "spec": TEMPLATE["spec"]}
     world.wanted = 1
     with pytest.raises(PodsMisconfigured, match="jm-0"):
-        await world.provider(own_pod="jm-0").look()
+        await world.provider(own_pod="jm-0").reconcile()
     assert not world.pods
     await world.client.create(own)
-    await world.provider(own_pod="jm-0").look()
+    await world.provider(own_pod="jm-0").reconcile()
     (pod,) = world.pods.values()
     assert pod["metadata"]["ownerReferences"][0]["uid"] == "u1"
 
@@ -217,9 +217,9 @@ async def test_an_answer_that_is_lost_makes_no_pod_twice(world: World) -> None:
     world.api.fate_of_writes = {"pods": "no answer"}
     provider = world.provider()
     with pytest.raises(PodsUnavailable):
-        await provider.look()
+        await provider.reconcile()
     world.api.fate_of_writes = {}
-    await provider.look()
+    await provider.reconcile()
     assert len(world.pods) == 1
 
 
@@ -254,12 +254,12 @@ async def test_settled_pods_are_not_asked_for_each_second(world: World) -> None:
 
     world.client.list = counting  # type: ignore[method-assign]  # counts what goes through
     for _ in range(5):
-        await provider.look()
+        await provider.reconcile()
     assert len(asked) == 1
     world.wanted = 1
-    await provider.look()
+    await provider.reconcile()
     assert len(asked) == 2
     world.wanted = 0
     world.now += SETTLED_SECONDS
-    await provider.look()
+    await provider.reconcile()
     assert len(asked) == 3

@@ -140,7 +140,7 @@ def test_goes_on_with_driver_and_executors_and_asks_for_nothing_that_it_has() ->
     assert job.executors.slot_held(held(3))
     assert job.executors.slot_held(held(4))
     settled = job.do(job.machine.timer_fired, Timer.RECONCILE)
-    assert actions.JobSettled() in settled
+    assert actions.ReportHeldSlotsSettled() in settled
     assert [each for each in settled if isinstance(each, actions.LaunchExecutor | actions.ReleaseSlot)] == []
     assert actions.RequireSlots((SlotCount(SIZE, 2),)) in settled
     assert job.shown() == {1: "EXITED", 3: "RUNNING", 4: "RUNNING"}
@@ -152,7 +152,7 @@ def test_an_executor_that_does_not_come_back_is_replaced_under_a_number_that_non
     job.do(job.executors.spark_started, SPARK)
     job.do(job.executors.set_executor_targets, wants(2))
     assert job.executors.slot_held(held(3))
-    assert actions.JobSettled() in job.do(job.machine.timer_fired, Timer.EXECUTORS_RETURN)
+    assert actions.ReportHeldSlotsSettled() in job.do(job.machine.timer_fired, Timer.EXECUTORS_RETURN)
     assert job.shown()[4] == "EXITED"
     fresh = msgspec.structs.replace(held(9), held=False, executor=None)
     assert job.executors.offer_slot(fresh)
