@@ -13,7 +13,7 @@ from sluice.runtime.jobmanager.secrets import SecretStore
 from sluice.runtime.receipts import ReceiptIssuer
 from sluice.runtime.rest.protocol import Streams
 from sluice.runtime.rest.submissions import ArtifactStores
-from sluice.runtime.rest.trust_facts import TrustFacts, unknown_trust
+from sluice.runtime.rest.trust_facts import TrustFacts, unreported_trust
 from sluice.runtime.shuffle.control_plane import ShuffleManagerLink
 
 
@@ -66,5 +66,5 @@ class Cluster:
     egress: EgressInternalGateway | None = None
     receipts: ReceiptIssuer | None = None
     shuffle: ShuffleManagerLink | None = None
-    trust: Callable[[], TrustFacts] = unknown_trust
+    trust: Callable[[], TrustFacts] = unreported_trust
     standbys: Callable[[], Awaitable[tuple[str, ...] | None]] = unknown_standbys

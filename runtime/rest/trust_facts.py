@@ -61,7 +61,7 @@ class TrustFacts:
         return next((each for each in self.anchors if each.key == key), None)
 
 
-def unknown_trust() -> TrustFacts:
+def unreported_trust() -> TrustFacts:
     """The facts of a JobManager that does not report trust."""
     return TrustFacts("", None, (), "?", "This process does not report its authorities.")
 

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from sluice.core.pages import HTML
 from sluice.runtime.rest import JOB_ERRORS, Call, Cluster, NoQuery, Route, require_visible, visible_jobs
-from sluice.runtime.rest.resources import kept_of, service_seen
+from sluice.runtime.rest.resources import shuffle_of, service_seen
 from sluice.runtime.shuffle.control_plane import NoShuffleService, ShuffleOverview
 from sluice.runtime.ui.page import page, render
 from sluice.runtime.ui.shuffle_facts import job_rows, space_left, tally, worker_rows
@@ -49,7 +49,7 @@ async def show_shuffle_of_job(cluster: Cluster, call: Call[NoQuery]) -> web.Resp
     """A part of a job's page: the data that it stores in the shuffle service now."""
     job_id = await require_visible(cluster, call)
     try:
-        kept = await kept_of(cluster, job_id)
+        kept = await shuffle_of(cluster, job_id)
     except NoShuffleService:
         kept = None
     return await render(call, "part_job_shuffle.html", job_id=job_id, kept=kept)

@@ -17,7 +17,7 @@ from sluice.pki.tls import PeerCertificate
 from sluice.runtime.messages import ConnectionEvidence
 from sluice.runtime.rest import AuditSummary, Examined
 from sluice.runtime.ui.trust_members import Registered
-from sluice.runtime.ui.trust_outside import CHANNEL, OUTSIDE, WayOut
+from sluice.runtime.ui.trust_outside import CHANNEL, OUTSIDE, EgressDestination
 
 GOOD_PROTOCOL = "TLSv1.3"
 GROUP_ABOVE = 6
@@ -83,7 +83,7 @@ class Link:
     tone: Tone = "ok"
     ended: bool = False
     """Whether all processes of one end have ended."""
-    out: tuple[WayOut, ...] = ()
+    out: tuple[EgressDestination, ...] = ()
     """The connections to destinations outside of the cluster that the link represents."""
 
     @property
@@ -144,7 +144,7 @@ def trust_map(
     own: tuple[str, PeerCertificate] | None = None,
     ended: Collection[str] = (),
     registered: Sequence[Registered] = (),
-    outside: Sequence[WayOut] = (),
+    outside: Sequence[EgressDestination] = (),
 ) -> TrustMap:
     """Build the map from ``evidence``.
 
@@ -177,7 +177,7 @@ def trust_map(
     states = {each.identity: each for each in registered[:MAX_PROCESSES]}
     identities |= dict.fromkeys(one for each in states.values() for one in (each.identity, each.keeper))
     identities |= dict.fromkeys(one for each in outside for one in (each.process, each.identity))
-    out = {each.identity: each for each in sorted(outside, key=lambda way: _TONES.index(way.tone))}
+    out = {each.identity: each for each in sorted(outside, key=lambda destination: _TONES.index(destination.tone))}
     processes = [
         _destination(out[identity])
         if identity in out
@@ -225,31 +225,31 @@ def _process(
     return Process(identity, role, name, certificate, tone)
 
 
-def _destination(way: WayOut) -> Process:
-    return Process(way.identity, OUTSIDE, way.destination, None, way.tone, way.verdict.value)
+def _destination(destination: EgressDestination) -> Process:
+    return Process(destination.identity, OUTSIDE, destination.destination, None, destination.tone, destination.verdict.value)
 
 
-def _links_out(outside: Sequence[WayOut], group_of: Mapping[str, str]) -> tuple[Link, ...]:
-    between: dict[tuple[str, str], list[WayOut]] = {}
-    for way in outside:
-        between.setdefault((group_of[way.process], group_of[way.identity]), []).append(way)
+def _links_out(outside: Sequence[EgressDestination], group_of: Mapping[str, str]) -> tuple[Link, ...]:
+    between: dict[tuple[str, str], list[EgressDestination]] = {}
+    for destination in outside:
+        between.setdefault((group_of[destination.process], group_of[destination.identity]), []).append(destination)
     return tuple(
         Link(
             CHANNEL,
             dialer,
             listener,
-            protocols=tuple(dict.fromkeys(each for way in ways for each in way.protocols)),
-            count=sum(way.count for way in ways),
-            pairs=len(ways),
-            latest=max(way.latest for way in ways),
+            protocols=tuple(dict.fromkeys(each for destination in destinations for each in destination.protocols)),
+            count=sum(destination.count for destination in destinations),
+            pairs=len(destinations),
+            latest=max(destination.latest for destination in destinations),
             concerns=tuple(
-                f"{way.destination} {way.verdict.value}: {', '.join(way.reasons)}"
-                for way in [each for each in ways if each.reasons and each.tone != "ok"][:5]
+                f"{destination.destination} {destination.verdict.value}: {', '.join(destination.reasons)}"
+                for destination in [each for each in destinations if each.reasons and each.tone != "ok"][:5]
             ),
-            tone=worst(way.tone for way in ways),
-            out=tuple(ways),
+            tone=worst(destination.tone for destination in destinations),
+            out=tuple(destinations),
         )
-        for (dialer, listener), ways in between.items()
+        for (dialer, listener), destinations in between.items()
     )
 
 

@@ -31,7 +31,7 @@ class Registered:
     tone: Tone
 
 
-def of_living_jobs(
+def of_active_jobs(
     connections: Iterable[ConnectionEvidence], jobs: Iterable[JobSummary]
 ) -> tuple[tuple[ConnectionEvidence, ...], int]:
     """The connections without those of ended jobs, and the number of processes that were left out."""

@@ -26,7 +26,7 @@ _WORST_FIRST = (EgressVerdict.REFUSED, EgressVerdict.WOULD_REFUSE, EgressVerdict
 
 
 @dataclass(frozen=True, slots=True)
-class WayOut:
+class EgressDestination:
     """All connections of one process to one destination. ``bytes_up`` were sent by the job, ``bytes_down`` received."""
 
     process: str
@@ -50,19 +50,19 @@ class WayOut:
         return _TONES[self.verdict]
 
 
-def ways_out(rows: Iterable[EgressRow], trust_domain: str) -> tuple[WayOut, ...]:
+def egress_destinations(rows: Iterable[EgressRow], trust_domain: str) -> tuple[EgressDestination, ...]:
     """The outbound connections of a job, by process and destination, each with its worst verdict."""
     by_end: dict[tuple[str, str], list[EgressRow]] = {}
     for row in sorted(rows, key=lambda each: each.opened_at):
         process = f"spiffe://{trust_domain}/job/{row.job_id}/{row.process}"
         by_end.setdefault((process, row.target), []).append(row)
     latest = sorted(by_end.items(), key=lambda each: each[1][-1].opened_at)[-MAX_DESTINATIONS:]
-    return tuple(_way_out(process, destination, found) for (process, destination), found in latest)
+    return tuple(_egress_destination(process, destination, found) for (process, destination), found in latest)
 
 
-def _way_out(process: str, destination: str, rows: Sequence[EgressRow]) -> WayOut:
+def _egress_destination(process: str, destination: str, rows: Sequence[EgressRow]) -> EgressDestination:
     verdicts = {row.verdict for row in rows}
-    return WayOut(
+    return EgressDestination(
         process,
         destination,
         next(each for each in _WORST_FIRST if each in verdicts),

@@ -29,8 +29,8 @@ from sluice.runtime.rest.resources import connections_seen
 from sluice.runtime.sandbox import IsolationLevel
 from sluice.runtime.ui.page import page, render
 from sluice.runtime.ui.trust_map import TrustMap, trust_map
-from sluice.runtime.ui.trust_members import Registered, ended_of, of_living_jobs, shuffle_workers
-from sluice.runtime.ui.trust_outside import WayOut, ways_out
+from sluice.runtime.ui.trust_members import Registered, ended_of, of_active_jobs, shuffle_workers
+from sluice.runtime.ui.trust_outside import EgressDestination, egress_destinations
 from sluice.runtime.ui.trust_picture import draw
 from sluice.runtime.ui.trust_warnings import trust_warnings
 
@@ -109,7 +109,7 @@ async def _of_cluster(cluster: Cluster, call: Call[NoQuery]) -> ClusterMap:
         shuffle_workers(cluster),
         cluster.resource_manager.taskmanagers(),
     )
-    connections, left_out = of_living_jobs(evidence.connections, jobs)
+    connections, left_out = of_active_jobs(evidence.connections, jobs)
     facts, now = await asyncio.to_thread(cluster.trust), time.time()
     leader = cluster.facts.jobmanager
     # The gateway shows no identity over the Unix socket, but this request proves that there is a gateway.
@@ -125,7 +125,7 @@ async def _of_job(cluster: Cluster, call: Call[Any], template: str) -> web.Respo
     evidence, job = await asyncio.gather(cluster.dispatcher.job_connections(job_id), cluster.dispatcher.job(job_id))
     facts, now = await asyncio.to_thread(cluster.trust), time.time()
     rows = () if cluster.egress is None else (await cluster.egress.egress_connections(job_id)).rows
-    outside = ways_out(rows, cluster.facts.trust_domain)
+    outside = egress_destinations(rows, cluster.facts.trust_domain)
     seen = {one for each in evidence.connections for one in (each.local, each.peer)}
     ended = ended_of(job, seen | {each.process for each in outside})
     found = await asyncio.to_thread(_map, evidence.connections, facts, now, ended=ended, outside=outside)
@@ -143,7 +143,7 @@ def _map(
     local: Sequence[tuple[str, str, str]] = (),
     ended: Collection[str] = (),
     registered: Sequence[Registered] = (),
-    outside: Sequence[WayOut] = (),
+    outside: Sequence[EgressDestination] = (),
 ) -> TrustMap:
     own = None if facts.own is None else (facts.identity, facts.own)
     return trust_map(

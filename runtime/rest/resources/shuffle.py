@@ -59,10 +59,10 @@ async def service_seen(cluster: Cluster, call: Call[Any]) -> ShuffleOverview | N
 
 async def get_job_shuffle(cluster: Cluster, call: Call[NoQuery]) -> JobShuffleView:
     """Get the data that a job stores in the shuffle service, and the amount that it has transferred."""
-    return JobShuffleView(shuffle=await kept_of(cluster, await require_visible(cluster, call)))
+    return JobShuffleView(shuffle=await shuffle_of(cluster, await require_visible(cluster, call)))
 
 
-async def kept_of(cluster: Cluster, job_id: str) -> ShuffleJobView | None:
+async def shuffle_of(cluster: Cluster, job_id: str) -> ShuffleJobView | None:
     """The data that this job stores in the service; None if it stores nothing."""
     if cluster.shuffle is None:
         return None

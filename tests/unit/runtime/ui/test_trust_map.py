@@ -31,7 +31,7 @@ from sluice.runtime.rest.trust_facts import (
 )
 from sluice.runtime.spark.evidence import EVIDENCE_FILE, read_evidence
 from sluice.runtime.ui.trust_map import Link, TrustMap, trust_map
-from sluice.runtime.ui.trust_members import ended_of, of_living_jobs, registered
+from sluice.runtime.ui.trust_members import ended_of, of_active_jobs, registered
 from sluice.runtime.ui.trust_picture import Picture, draw
 from sluice.runtime.ui.trust_warnings import MAX_CONCERNS, trust_warnings
 from tests.simulated_cluster import (
@@ -281,10 +281,10 @@ def test_processes_of_ended_jobs_are_not_on_the_map_of_the_cluster() -> None:
     seen = [evidence("rpc", JM, TM, "accepted", certificate(2, begun=NOW), NOW)]
     drivers = [spiffe(f"job/{job}/driver") for job in (running, ended, "f" * 32)]
     seen += [evidence("rpc", JM, driver, "accepted", old, NOW) for driver in drivers]
-    kept, omitted = of_living_jobs(seen, jobs)
+    kept, omitted = of_active_jobs(seen, jobs)
     assert {each.peer for each in kept} == {TM, spiffe(f"job/{running}/driver")}
     assert omitted == 2
-    assert of_living_jobs([evidence("rpc", JM, "no identity", "accepted", old, NOW)], ())[1] == 0
+    assert of_active_jobs([evidence("rpc", JM, "no identity", "accepted", old, NOW)], ())[1] == 0
 
 
 def test_what_has_ended_is_neither_in_order_nor_a_concern() -> None:

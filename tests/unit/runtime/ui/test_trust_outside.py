@@ -7,7 +7,7 @@ import msgspec
 from sluice.core.egress_evidence import EgressRow, EgressVerdict
 from sluice.runtime.ui import trust_outside as module
 from sluice.runtime.ui.trust_map import trust_map
-from sluice.runtime.ui.trust_outside import ways_out
+from sluice.runtime.ui.trust_outside import egress_destinations
 from sluice.runtime.ui.trust_picture import draw
 from tests.simulated_cluster import TRUST_DOMAIN, spiffe
 
@@ -35,23 +35,23 @@ def row(number: int, host: str = "api.example.com", **more: object) -> EgressRow
 def test_connections_of_a_process_to_a_destination_are_one_way() -> None:
     refused = row(2, verdict=EgressVerdict.REFUSED, reason="not_allowed", count=5)
     rows = [row(1), refused, row(3, process="executor/1")]
-    found = {(way.process, way.destination): way for way in ways_out(rows, "td")}
-    way = found[f"spiffe://td/job/{JOB}/driver", "api.example.com:443"]
-    assert (way.count, way.bytes_up, way.bytes_down, way.latest) == (6, 2, 4, 2.0)
-    assert (way.verdict, way.tone, way.reasons) == (EgressVerdict.REFUSED, "bad", ("not_allowed",))
+    found = {(destination.process, destination.destination): destination for destination in egress_destinations(rows, "td")}
+    destination = found[f"spiffe://td/job/{JOB}/driver", "api.example.com:443"]
+    assert (destination.count, destination.bytes_up, destination.bytes_down, destination.latest) == (6, 2, 4, 2.0)
+    assert (destination.verdict, destination.tone, destination.reasons) == (EgressVerdict.REFUSED, "bad", ("not_allowed",))
     assert found[f"spiffe://td/job/{JOB}/executor/1", "api.example.com:443"].tone == "ok"
 
 
 def test_only_the_latest_destinations_are_shown() -> None:
     many = [row(number, f"h{number}.example.com") for number in range(module.MAX_DESTINATIONS + 5)]
-    shown = {way.destination for way in ways_out(many, "td")}
+    shown = {destination.destination for destination in egress_destinations(many, "td")}
     assert len(shown) == module.MAX_DESTINATIONS
     assert "h0.example.com:443" not in shown
 
 
 def test_destinations_have_a_lane_of_their_own() -> None:
     rows = [row(1), row(2, "evil.example.com", verdict=EgressVerdict.REFUSED, reason="not_allowed")]
-    found = trust_map((), now=10.0, outside=ways_out(rows, TRUST_DOMAIN))
+    found = trust_map((), now=10.0, outside=egress_destinations(rows, TRUST_DOMAIN))
     links = {found.groups[link.listener].title: link for link in found.links}
     assert {title: (link.tone, link.verdict, link.channel) for title, link in links.items()} == {
         "api.example.com:443": ("ok", "allowed", "egress"),
@@ -65,7 +65,7 @@ def test_destinations_have_a_lane_of_their_own() -> None:
 
 def test_many_destinations_are_one_box() -> None:
     rows = [row(number, f"h{number}.example.com") for number in range(20)]
-    found = trust_map((), now=30.0, outside=ways_out(rows, TRUST_DOMAIN))
+    found = trust_map((), now=30.0, outside=egress_destinations(rows, TRUST_DOMAIN))
     (link,) = found.links
     assert found.groups[link.listener].title == "20 destinations"
     assert (link.pairs, link.count, len(link.out)) == (20, 20, 20)
@@ -73,5 +73,5 @@ def test_many_destinations_are_one_box() -> None:
 
 def test_a_destination_cannot_pass_for_a_process() -> None:
     rows = [row(1, spiffe("jobmanager/jm-1"))]
-    found = trust_map((), now=10.0, outside=ways_out(rows, TRUST_DOMAIN))
+    found = trust_map((), now=10.0, outside=egress_destinations(rows, TRUST_DOMAIN))
     assert {each.role for each in found.processes} == {"driver", "outside"}
