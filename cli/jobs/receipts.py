@@ -77,7 +77,7 @@ def verify_receipt(
     Exit code 0: verified; 1: not verified, with the reason; 2: there is no such file.
     """
     # Late: other verbs of the group need none of this.
-    from sluice.gateway.audit_log import VerificationKey, kept_checkpoint
+    from sluice.gateway.audit_log import VerificationKey, parse_checkpoint
     from sluice.pki.attestations import MAX_ENVELOPE_BYTES
     from sluice.pki.identities import read_certificates
     from sluice.runtime.receipts import verify_receipt as verify
@@ -96,7 +96,7 @@ def verify_receipt(
         )
         proof = verified.statement.predicate.audit_log
         if key is not None and proof is not None:
-            kept_checkpoint(proof.checkpoint.encode(), key.checker())
+            parse_checkpoint(proof.checkpoint.encode(), key.checker())
     except SluiceError as error:
         if not as_json:
             raise

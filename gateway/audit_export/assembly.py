@@ -10,7 +10,7 @@ from pathlib import Path
 from sluice.core import Home, end_tasks, repeat
 from sluice.gateway.audit_export.cursor import CursorFile
 from sluice.gateway.audit_export.exporter import POLL_SECONDS, Exporter
-from sluice.gateway.audit_export.senders import sender_of
+from sluice.gateway.audit_export.senders import create_sender
 from sluice.gateway.audit_log import audit_directory
 from sluice.gateway.config import AuditExportConfig
 
@@ -29,7 +29,7 @@ async def exporting(home: Home, exports: tuple[AuditExportConfig, ...]) -> Async
     directory = audit_directory(home)
     exporters = [
         Exporter(
-            each.name, directory, CursorFile(cursor_path(home, each.name)), sender_of(each), requests=each.requests
+            each.name, directory, CursorFile(cursor_path(home, each.name)), create_sender(each), requests=each.requests
         )
         for each in exports
     ]

@@ -42,7 +42,7 @@ class CursorFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def owned(self) -> AbstractContextManager[bool]:
+    def lock(self) -> AbstractContextManager[bool]:
         """Hold the lock on the cursor. Yields False if another process exports this log already."""
         make_private_directory(self._path.parent)
         return held_alone(self._path.with_suffix(".lock"))

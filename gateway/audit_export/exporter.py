@@ -93,8 +93,8 @@ class Exporter:
     async def run(self) -> NoReturn:
         """Run until cancelled. If another process of this home already exports, wait until it ends."""
         while True:
-            with self._file.owned() as mine:
-                if mine:
+            with self._file.lock() as acquired:
+                if acquired:
                     await self._run()
             await self._sleep(POLL_SECONDS)
 

@@ -108,7 +108,7 @@ class SignedRecords:
                 lines = LineReader(self._directory, self._cursor.state, check)
             for _ in range(_READ_ATTEMPTS):
                 before = lines.state
-                for raw, record in lines.news(signed.sequence):
+                for raw, record in lines.read_new(signed.sequence):
                     data = raw.removesuffix(b"\n")
                     at = Cursor(before.count, before.digest)
                     after = Cursor(lines.state.count, lines.state.digest)

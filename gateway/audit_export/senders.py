@@ -40,7 +40,7 @@ _CHUNK_BYTES = 64 << 10
 _POLL_SECONDS = 0.02
 
 
-class NotDelivered(GatewayError):
+class DeliveryFailed(GatewayError):
     """The receiver has not confirmed a batch. It may have received part of it."""
 
 
@@ -52,7 +52,7 @@ class Sender(Protocol):
         ...
 
 
-def sender_of(config: AuditExportConfig, *, seconds: float = SEND_SECONDS) -> Sender:
+def create_sender(config: AuditExportConfig, *, seconds: float = SEND_SECONDS) -> Sender:
     """The sender for ``config``. Raises :class:`StoreError` if its CA file cannot be used."""
     trust = ReceiverTrust(config)
     host = socket.gethostname()
@@ -110,14 +110,14 @@ class HttpSender:
                 ) as answer,
             ):
                 if not 200 <= answer.status < 300:
-                    raise NotDelivered(f"{self._url} answered {answer.status}")
+                    raise DeliveryFailed(f"{self._url} answered {answer.status}")
                 if not self._otlp:
                     return 0
                 return otlp.rejected(await read_body(answer.content, MAX_ANSWER_BYTES))
         except BodyTooLarge as error:
-            raise NotDelivered(f"{self._url} sent an answer of more than {MAX_ANSWER_BYTES} bytes") from error
+            raise DeliveryFailed(f"{self._url} sent an answer of more than {MAX_ANSWER_BYTES} bytes") from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise NotDelivered(f"{self._url} did not confirm: {_error_text(error)}") from error
+            raise DeliveryFailed(f"{self._url} did not confirm: {_error_text(error)}") from error
 
     def _body(self, messages: Sequence[Message]) -> tuple[bytes, str]:
         if self._otlp:
@@ -151,11 +151,11 @@ class SyslogSender:
                     with contextlib.suppress(OSError):
                         await writer.wait_closed()
         except TimeoutError as error:
-            raise NotDelivered(
+            raise DeliveryFailed(
                 f"{self._url} did not read to the end in time", "check that it closes connections after close_notify"
             ) from error
         except (OSError, EOFError) as error:
-            raise NotDelivered(f"{self._url} did not read to the end: {_error_text(error)}") from error
+            raise DeliveryFailed(f"{self._url} did not read to the end: {_error_text(error)}") from error
         return 0
 
 

@@ -1,7 +1,7 @@
-from .access_lines import ASKED as ASKED, records_of as records_of
+from .access_lines import AUTH_SERVICE_OPERATION as AUTH_SERVICE_OPERATION, records_of as records_of
 from .access_log_reader import access_file as access_file
 from .access_rotation import make_access_log as make_access_log, rotating as rotating
-from .chain import AuditRecord as AuditRecord, Checkpoint as Checkpoint, kept_checkpoint as kept_checkpoint
+from .chain import AuditRecord as AuditRecord, Checkpoint as Checkpoint, parse_checkpoint as parse_checkpoint
 from .checkpoint_file import CheckpointFile as CheckpointFile
 from .keys import (
     SIGNING_REFERENCE as SIGNING_REFERENCE,
@@ -17,8 +17,8 @@ from .log import (
     record_act as record_act,
 )
 from .log_files import log_files as log_files
-from .log_reader import Filter as Filter, LineReader as LineReader, follow as follow, moment_of as moment_of
-from .maintenance import keeping as keeping
+from .log_reader import Filter as Filter, LineReader as LineReader, event_time as event_time, follow as follow
+from .maintenance import maintaining as maintaining
 from .receipts import prove_receipt as prove_receipt, receipt_detail as receipt_detail
 from .recorded_policy import RecordedPolicy as RecordedPolicy
 from .segments import CHECKPOINT as CHECKPOINT

@@ -21,7 +21,7 @@ from sluice.gateway.credentials import redact
 MAX_ACCESS_LINE_BYTES = 64 << 10
 """Of a longer line only the size and digest are recorded."""
 MALFORMED = "malformed line of the access log"
-ASKED = "asked"
+AUTH_SERVICE_OPERATION = "asked"
 """Detail of a request for which the proxy called the auth service: the operation that the auth service granted."""
 _FIELD_CHARACTERS = 128
 _PATH_CHARACTERS = 1024
@@ -81,7 +81,7 @@ def record_of(line: bytes) -> AuditRecord:
 
 def _detail(fields: dict[str, Any]) -> dict[str, str]:
     """The operation that the auth service granted, and the host name from TLS or from plain HTTP."""
-    return {name: text for name in (ASKED, "server_name") if (text := _text(fields, name))}
+    return {name: text for name in (AUTH_SERVICE_OPERATION, "server_name") if (text := _text(fields, name))}
 
 
 def gap(reason: str, before: AccessPosition, position: AccessPosition) -> AuditRecord:

@@ -81,7 +81,7 @@ class AccessLogReader:
         self.behind = len(data) > MAX_BATCH_BYTES // 2 or before.file != names[-1]
         lines = remove_secrets(data if data.endswith(b"\n") else data + b"\n")
         end = AccessPosition(before.file, before.offset + len(data))
-        return lines.count(b"\n") if self._log.take_over(lines, after=known, position=end) else 0
+        return lines.count(b"\n") if self._log.append_access_lines(lines, after=known, position=end) else 0
 
     def drop_read(self) -> int:
         """Delete rotated files that are completely in the audit log. Returns how many were deleted.

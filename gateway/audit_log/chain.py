@@ -172,7 +172,7 @@ def is_signed(line: bytes, record: AuditRecord, check: Check) -> bool:
     return check(record.key, signature, _PREFIX + unsigned)
 
 
-def kept_checkpoint(line: bytes, check: Check) -> Checkpoint:
+def parse_checkpoint(line: bytes, check: Check) -> Checkpoint:
     """Decode a checkpoint that was stored elsewhere. Raises :class:`AuditLogError` if it is not valid."""
     stripped = line.removesuffix(b"\n")
     record = decode(stripped) if len(line) <= MAX_LINE_BYTES else None

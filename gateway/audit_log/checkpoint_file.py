@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from sluice.core import read_bounded, write_public
-from sluice.gateway.audit_log.chain import MAX_LINE_BYTES, AuditRecord, Check, Checkpoint, kept_checkpoint
+from sluice.gateway.audit_log.chain import MAX_LINE_BYTES, AuditRecord, Check, Checkpoint, parse_checkpoint
 from sluice.gateway.audit_log.segments import CHECKPOINT, open_file
 
 
@@ -25,7 +25,7 @@ class CheckpointFile:
 
     def read(self, check: Check) -> Checkpoint | None:
         """The checkpoint, or None if there is none. Raises ``AuditLogError`` if ``check`` rejects it."""
-        return kept_checkpoint(read_bounded(self._path, MAX_LINE_BYTES), check) if self.exists() else None
+        return parse_checkpoint(read_bounded(self._path, MAX_LINE_BYTES), check) if self.exists() else None
 
     def keep(self, line: bytes) -> None:
         """Store a checkpoint's line, unless a later one is already stored."""

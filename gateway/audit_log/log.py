@@ -41,7 +41,7 @@ from sluice.gateway.audit_log.chain import (
     Traffic,
     decode,
     digest_of,
-    kept_checkpoint,
+    parse_checkpoint,
     seal_checkpoint,
 )
 from sluice.gateway.audit_log.checkpoint_file import CheckpointFile, last_checkpoint
@@ -182,7 +182,7 @@ class AuditLog:
             self._rotate_if_due(now)
         return True
 
-    def take_over(self, lines: bytes, *, after: AccessPosition, position: AccessPosition) -> bool:
+    def append_access_lines(self, lines: bytes, *, after: AccessPosition, position: AccessPosition) -> bool:
         """Store ``lines`` of the access log, which advance its position from ``after`` to ``position``.
 
         The lines go into a file beside the log, and their digest into one record of the chain. Returns whether they
@@ -193,7 +193,7 @@ class AuditLog:
             if after != (self._reader.position or AccessPosition("", 0)):
                 return False
             now = self._clock()
-            kept = self._traffic.keep(lines, digest, after=self._reader.traffic)
+            kept = self._traffic.append(lines, digest, after=self._reader.traffic)
             record = AuditRecord(event="access", position=position, traffic=kept)
             self._write((record,), now, checkpoint=self._is_checkpoint_due(1, now))
             self._rotate_if_due(now)
@@ -298,7 +298,7 @@ class AuditLog:
     def _jump_to(self, raw: bytes) -> None:
         """Continue after a checkpoint. Its signature covers everything before it."""
         assert self._key is not None  # noqa: S101  set by _find_end
-        kept = kept_checkpoint(raw, self._key.public.checker())
+        kept = parse_checkpoint(raw, self._key.public.checker())
         record = msgspec.json.decode(raw, type=AuditRecord)
         self._reader = ChainReader(self._key.public.checker(), ChainState(kept.sequence - 1, record.previous))
         self._reader.take(raw)

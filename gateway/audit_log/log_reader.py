@@ -16,7 +16,7 @@ from sluice.core import ChainState
 from sluice.gateway.audit_log.chain import MAX_LINE_BYTES, AuditRecord, ChainReader, Check, decode
 from sluice.gateway.audit_log.segments import CURRENT, segments
 from sluice.gateway.audit_log.traffic import TrafficReader
-from sluice.gateway.audit_log.verification import told
+from sluice.gateway.audit_log.verification import expand_access_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Filter:
             return False
         if self.since is None and self.until is None:
             return True
-        when = moment_of(record)
+        when = event_time(record)
         return (self.since is None or when >= self.since) and (self.until is None or when < self.until)
 
 
-def moment_of(record: AuditRecord) -> dt.datetime:
+def event_time(record: AuditRecord) -> dt.datetime:
     """When the event happened: the proxy's time of the request if it is valid, else the time of the record."""
     if isinstance(record.at, str):
         try:
@@ -62,15 +62,15 @@ def follow(directory: Path, *, wait: Callable[[], None]) -> Iterator[AuditRecord
     """
     reader, traffic = LineReader(directory), TrafficReader(directory)
 
-    def news() -> Iterator[AuditRecord]:
-        for _, record in reader.news():
-            yield from told(record, traffic)
+    def new_records() -> Iterator[AuditRecord]:
+        for _, record in reader.read_new():
+            yield from expand_access_record(record, traffic)
 
-    yield from news()
+    yield from new_records()
     yield None
     while True:
         wait()
-        yield from news()
+        yield from new_records()
 
 
 class LineReader:
@@ -88,7 +88,7 @@ class LineReader:
         """The state of the chain after the last line that was read."""
         return self._reader.state
 
-    def news(self, until: int | None = None) -> Iterator[tuple[bytes, AuditRecord]]:
+    def read_new(self, until: int | None = None) -> Iterator[tuple[bytes, AuditRecord]]:
         """Lines written since the last call, each with its record, up to line ``until``.
 
         Raises :class:`AuditLogError` with the number of the first line that does not continue the chain.

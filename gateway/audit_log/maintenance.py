@@ -12,18 +12,18 @@ from sluice.gateway.audit_log.access_log_reader import AccessLogReader, access_f
 from sluice.gateway.audit_log.log import AuditLog
 
 _UNSIGNED = "cannot sign and flush the audit log"
-_NOT_TAKEN_OVER = "cannot copy the access log into the audit log"
+_NOT_COPIED = "cannot copy the access log into the audit log"
 MAINTENANCE_SECONDS = 1.0
 ACCESS_POLL_SECONDS = 0.5
 
 
 @contextlib.asynccontextmanager
-async def keeping(home: Home, log: AuditLog) -> AsyncIterator[None]:
+async def maintaining(home: Home, log: AuditLog) -> AsyncIterator[None]:
     """Maintain ``log`` and copy the access log of ``home`` into it while the context is open."""
     tail = AccessLogReader(access_file(home), log)
     tasks = [
         asyncio.create_task(repeat(functools.partial(asyncio.to_thread, log.maintain), MAINTENANCE_SECONDS, _UNSIGNED)),
-        asyncio.create_task(repeat(functools.partial(_take_over, tail), ACCESS_POLL_SECONDS, _NOT_TAKEN_OVER)),
+        asyncio.create_task(repeat(functools.partial(_copy_access_log, tail), ACCESS_POLL_SECONDS, _NOT_COPIED)),
     ]
     try:
         yield
@@ -31,7 +31,7 @@ async def keeping(home: Home, log: AuditLog) -> AsyncIterator[None]:
         await end_tasks(*tasks)
 
 
-async def _take_over(tail: AccessLogReader) -> None:
+async def _copy_access_log(tail: AccessLogReader) -> None:
     """Copy until nothing is left, then delete the rotated files that were copied."""
     await asyncio.to_thread(tail.step)
     while tail.behind:

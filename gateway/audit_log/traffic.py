@@ -41,7 +41,7 @@ def traffic_files(directory: Path) -> list[Path]:
 
 
 class TrafficWriter:
-    """Writes the files and flushes them to disk. Callers of :meth:`keep` must hold the log's lock."""
+    """Writes the files and flushes them to disk. Callers of :meth:`append` must hold the log's lock."""
 
     def __init__(self, directory: Path, disk: Disk, *, file_bytes: int = MAX_SEGMENT_BYTES) -> None:
         self._directory = directory
@@ -50,7 +50,7 @@ class TrafficWriter:
         self._synced = 0
         """All files before this one are on disk."""
 
-    def keep(self, data: bytes, digest: str, *, after: Traffic | None) -> Traffic:
+    def append(self, data: bytes, digest: str, *, after: Traffic | None) -> Traffic:
         """Write ``data`` after what ``after`` refers to. It only counts once a record refers to it.
 
         Raises :class:`AuditLogError` if it cannot be written, or earlier data are incomplete.

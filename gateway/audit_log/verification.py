@@ -19,7 +19,7 @@ from sluice.gateway.audit_log.chain import (
     Check,
     Checkpoint,
     decode,
-    kept_checkpoint,
+    parse_checkpoint,
 )
 from sluice.gateway.audit_log.keys import VERIFICATION_KEY, VerificationKey
 from sluice.gateway.audit_log.segments import CHECKPOINT, CURRENT, LOCK, MAX_READ_BYTES, Segment, segments, take_lock
@@ -160,10 +160,10 @@ def read_records(directory: Path, *, last: int | None = None) -> Iterator[AuditR
         for raw in whole:
             if reader is None:
                 reader = ChainReader(None, _state_before(raw) if len(closed) < len(snapshot.closed) else None)
-            yield from told(reader.take(raw), traffic)
+            yield from expand_access_record(reader.take(raw), traffic)
 
 
-def told(record: AuditRecord, traffic: TrafficReader) -> Iterator[AuditRecord]:
+def expand_access_record(record: AuditRecord, traffic: TrafficReader) -> Iterator[AuditRecord]:
     """``record`` itself, or the records of the access log lines that it stands for."""
     if record.event == "access":
         yield from records_of(traffic.read(record), record)
@@ -221,7 +221,7 @@ def _take_snapshot(directory: Path) -> Iterator[_Snapshot]:
 
 def _kept(lines: Sequence[bytes], check: Check) -> Iterator[Checkpoint]:
     for line in lines:
-        yield kept_checkpoint(line, check)
+        yield parse_checkpoint(line, check)
 
 
 def _check_segment(

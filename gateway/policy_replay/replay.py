@@ -12,7 +12,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sluice.gateway.audit_log import ASKED, AuditRecord, moment_of
+from sluice.gateway.audit_log import AUTH_SERVICE_OPERATION, AuditRecord, event_time
 from sluice.gateway.authz import EGRESS_OPERATION, OWNED_OPERATIONS, EgressRuling, EgressSubject, Policy, Verdict
 from sluice.gateway.policy_replay.connections import count_of, is_egress, is_name, job_of, was_allowed
 from sluice.gateway.policy_replay.requesters import Requesters
@@ -101,9 +101,9 @@ class Replay:
             return
         if record.event not in {"decision", "traffic"} or not record.principal or not record.decision:
             return
-        if record.event == "traffic" and isinstance(record.detail, dict) and ASKED in record.detail:
+        if record.event == "traffic" and isinstance(record.detail, dict) and AUTH_SERVICE_OPERATION in record.detail:
             return  # the auth service decided, and wrote its own record
-        when = moment_of(record)
+        when = event_time(record)
         if self.since is None or when >= self.since:
             self._take_request(record, when)
 
@@ -138,7 +138,7 @@ class Replay:
         self._take_judged(record, self._judged(record, self._judge_request), when, 1)
 
     def _take_egress(self, record: AuditRecord) -> None:
-        when = moment_of(record)
+        when = event_time(record)
         if record.principal and (self.since is None or when >= self.since):
             self._take_judged(record, self._judged(record, self._judge_egress), when, count_of(record))
 

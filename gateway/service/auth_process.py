@@ -15,7 +15,7 @@ from aiohttp import web
 from sluice.core import EgressConfig, Home, TracingConfig, listen_unix
 from sluice.core.grpc import Method
 from sluice.gateway.audit_export import exporting
-from sluice.gateway.audit_log import AuditRecord, audit_directory, keeping, read_records
+from sluice.gateway.audit_log import AuditRecord, audit_directory, maintaining, read_records
 from sluice.gateway.authn import validity_in
 from sluice.gateway.config import AUTH_NAME, GatewayConfig, auth_number
 from sluice.gateway.egress import RestJobs, authorization
@@ -68,7 +68,7 @@ async def run_auth(
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(auth_service(home, config, trust_domain, name, locate_ca=locate_ca))
         checks, authenticator = service.checks, service.checks.authenticator
-        await stack.enter_async_context(keeping(home, checks.audit.log))
+        await stack.enter_async_context(maintaining(home, checks.audit.log))
         await stack.enter_async_context(exporting(home, config.audit_exports))
         if config.auth_host or config.ext_authz is not None:
             identity = TlsIdentity(home.identity(Role.AUTH, name))

@@ -22,7 +22,7 @@ from sluice.core import (
 )
 from sluice.gateway.acme import ChallengeResources
 from sluice.gateway.audit_export import exporting
-from sluice.gateway.audit_log import AuditLog, audit_file, keeping, make_access_log, rotating
+from sluice.gateway.audit_log import AuditLog, audit_file, maintaining, make_access_log, rotating
 from sluice.gateway.config import ENVOY_NAME, GatewayConfig, envoy_names
 from sluice.gateway.envoy_config import EGRESS, NO_EGRESS, is_on, load_source
 from sluice.gateway.errors import BootstrapError, EnvoyFailed
@@ -146,7 +146,7 @@ async def _chain_access_log(running: _Running, stack: contextlib.AsyncExitStack)
     """
     if running.chains:
         log = stack.enter_context(contextlib.closing(AuditLog(audit_file(running.home))))
-        await stack.enter_async_context(keeping(running.home, log))
+        await stack.enter_async_context(maintaining(running.home, log))
         await stack.enter_async_context(exporting(running.home, running.config.audit_exports))
 
 

@@ -111,7 +111,7 @@ class Writers:
                 log.event("test.act", "local:test", {"offset": offset})
                 after = AccessPosition("x", offset) if offset else AccessPosition("", 0)
                 line = b'{"line": %d}\n' % offset
-                log.take_over(line, after=after, position=AccessPosition("x", offset + len(line)))
+                log.append_access_lines(line, after=after, position=AccessPosition("x", offset + len(line)))
                 offset += len(line)
                 log.maintain()
 

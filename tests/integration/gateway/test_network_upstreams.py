@@ -30,11 +30,11 @@ from sluice.pki.jwt.token_query import TokenQuery
 from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.rest.auth_service.assertion_keys import JWKS_PATH, fetch_forever
-from sluice.runtime.rest.auth_service.audit_events import record_at
+from sluice.runtime.rest.auth_service.audit_events import remote_record
 from sluice.runtime.rest.auth_service.client import AuthService
-from sluice.runtime.rest.auth_service.job_tokens import ask_at
-from sluice.runtime.rest.auth_service.receipt_proof import prove_at
-from sluice.runtime.rest.auth_service.stream_validity import check_at
+from sluice.runtime.rest.auth_service.job_tokens import remote_ask_for_token
+from sluice.runtime.rest.auth_service.receipt_proof import remote_prove
+from sluice.runtime.rest.auth_service.stream_validity import remote_check_holders
 from tests.integration.gateway.conftest import (
     DEADLINE_SECONDS,
     TRUST_DOMAIN,
@@ -201,7 +201,7 @@ async def test_jobmanager_gets_the_public_keys_and_nothing_else(shared: NetworkG
 
 
 async def test_jobmanager_asks_whose_streams_may_stay(shared: NetworkGateway) -> None:
-    check = check_at(AuthService(TlsIdentity(shared.rest_identity), [shared.auth_address]))
+    check = remote_check_holders(AuthService(TlsIdentity(shared.rest_identity), [shared.auth_address]))
     ada = StreamHolder(principal="ada", kind="certificate", credential="c-ada", id=Jti("p-1"))
     eve = StreamHolder(principal="eve", kind="certificate", credential="c-eve", id=Jti("p-2"))
     unknown = StreamHolder(principal="mallory", kind="token", credential="no-such-token", id=Jti("p-3"))
@@ -209,14 +209,14 @@ async def test_jobmanager_asks_whose_streams_may_stay(shared: NetworkGateway) ->
     assert await check({ada, eve, unknown}) == {ada}
     dead = (shared.auth_address[0], 1)
     other = AuthService(TlsIdentity(shared.rest_identity), [dead, shared.auth_address])
-    assert await check_at(other)({ada}) == {ada}, "of several, one that answers is enough"
-    nobody = check_at(AuthService(TlsIdentity(shared.rest_identity), [dead]))
+    assert await remote_check_holders(other)({ada}) == {ada}, "of several, one that answers is enough"
+    nobody = remote_check_holders(AuthService(TlsIdentity(shared.rest_identity), [dead]))
     with pytest.raises(AssertionRefused):
         await nobody({ada})
 
 
 async def test_jobmanager_has_uses_of_secrets_recorded_and_no_other_acts(shared: NetworkGateway) -> None:
-    record = record_at(AuthService(TlsIdentity(shared.rest_identity), [shared.auth_address]))
+    record = remote_record(AuthService(TlsIdentity(shared.rest_identity), [shared.auth_address]))
     await record("secret.used", "ada", {"secret": "db", "job": "a" * 32})
     found = [
         each
@@ -233,17 +233,17 @@ async def test_jobmanager_has_uses_of_secrets_recorded_and_no_other_acts(shared:
     ):
         with pytest.raises(AssertionRefused):
             await record(kind, principal, detail)
-    gateway = record_at(AuthService(TlsIdentity(shared.envoy_identity), [shared.auth_address]))
+    gateway = remote_record(AuthService(TlsIdentity(shared.envoy_identity), [shared.auth_address]))
     with pytest.raises(AssertionRefused):
         await gateway("secret.used", "ada", {})
-    nobody = record_at(AuthService(TlsIdentity(shared.rest_identity), [(shared.auth_address[0], 1)]))
+    nobody = remote_record(AuthService(TlsIdentity(shared.rest_identity), [(shared.auth_address[0], 1)]))
     with pytest.raises(AssertionRefused):
         await nobody("secret.used", "ada", {})
 
 
 async def test_jobmanager_has_receipts_recorded_and_gets_proof(shared: NetworkGateway) -> None:
     identity = TlsIdentity(shared.rest_identity)
-    prove = prove_at(AuthService(identity, [shared.auth_address]))
+    prove = remote_prove(AuthService(identity, [shared.auth_address]))
     order = ProofOrder("a" * 32, "ada", "b" * 64)
     proven = check_proof(await prove(order, "whoever it says"), anchors=identity.material.anchors)
     # It says who asked by the certificate, not by what was asked.
@@ -264,13 +264,13 @@ async def test_jobmanager_has_receipts_recorded_and_gets_proof(shared: NetworkGa
     ):
         with pytest.raises(AssertionRefused):
             await prove(wrong, "")
-    gateway = prove_at(AuthService(TlsIdentity(shared.envoy_identity), [shared.auth_address]))
+    gateway = remote_prove(AuthService(TlsIdentity(shared.envoy_identity), [shared.auth_address]))
     with pytest.raises(AssertionRefused):
         await gateway(order, "")
 
 
 async def test_jobmanager_asks_which_tokens_jobs_get(shared: NetworkGateway) -> None:
-    ask = ask_at(AuthService(TlsIdentity(shared.rest_identity), [shared.auth_address]))
+    ask = remote_ask_for_token(AuthService(TlsIdentity(shared.rest_identity), [shared.auth_address]))
     subject = f"spiffe://{TRUST_DOMAIN}/job/{'a' * 32}/driver"
     query = TokenQuery(
         job_id="a" * 32, job_name="j", subject=subject, owner="ada", roles=("admin",), groups=(), audience=("vault",)
@@ -279,7 +279,7 @@ async def test_jobmanager_asks_which_tokens_jobs_get(shared: NetworkGateway) -> 
     assert (verdict.allowed, verdict.reason) == (False, "no rule gives it 'vault'"), "the default policy gives none"
     with pytest.raises(AssertionRefused, match="status 400"):
         await ask(msgspec.structs.replace(query, owner="a" * 2000))
-    others = ask_at(AuthService(TlsIdentity(shared.envoy_identity), [shared.auth_address]))
+    others = remote_ask_for_token(AuthService(TlsIdentity(shared.envoy_identity), [shared.auth_address]))
     with pytest.raises(AssertionRefused):
         await others(query)
 

@@ -195,7 +195,7 @@ def write_log(directory: Path) -> None:
         at = moments[0].isoformat().encode()
         before = log.position() or AccessPosition("", 0)
         both = line % (len(moments), at) + line % (100 + len(moments), at)
-        assert log.take_over(both, after=before, position=AccessPosition("f", before.offset + len(both)))
+        assert log.append_access_lines(both, after=before, position=AccessPosition("f", before.offset + len(both)))
         if len(moments) == 1:
             break
         moments.pop(0)

@@ -15,7 +15,7 @@ import pytest
 
 from sluice.gateway.audit_export.cursor import Cursor, CursorFile
 from sluice.gateway.audit_export.exporter import Exporter
-from sluice.gateway.audit_export.senders import NotDelivered, sender_of
+from sluice.gateway.audit_export.senders import DeliveryFailed, create_sender
 from sluice.gateway.audit_log.chain import AuditRecord, verify
 from sluice.gateway.audit_log.keys import VERIFICATION_KEY, VerificationKey
 from sluice.gateway.audit_log.log import AuditLog
@@ -76,7 +76,7 @@ async def test_rsyslog_has_every_line_of_the_chain_across_a_restart(
     port = free_port()
     to = AuditExportConfig(name="siem", kind="syslog", url=f"tls://localhost:{port}", ca_file=str(authority.ca_file))
     log_file = tmp_path / "audit" / "current.jsonl"
-    exporter = Exporter("siem", log_file.parent, CursorFile(tmp_path / "export" / "siem.json"), sender_of(to))
+    exporter = Exporter("siem", log_file.parent, CursorFile(tmp_path / "export" / "siem.json"), create_sender(to))
     (tmp_path / "export").mkdir(mode=0o700)
 
     def write() -> None:
@@ -96,7 +96,7 @@ async def test_rsyslog_has_every_line_of_the_chain_across_a_restart(
             lines = output.read_bytes().splitlines()
         if not attempt:
             write()
-            with pytest.raises(NotDelivered):
+            with pytest.raises(DeliveryFailed):
                 await exporter.step()
     assert {each.split(b" ")[0] for each in lines} == {b"110"}
     key = VerificationKey.read(log_file.parent / VERIFICATION_KEY)

@@ -35,7 +35,7 @@ def write_and_die(path: Path, disk: Disk, first: int, leaving: int) -> None:
         elif number % 4 == 1:
             after = log.position() or AccessPosition("", 0)
             taken = AccessPosition("f", after.offset + 1)
-            log.take_over(b'{"path":"/%d"}\n' % number, after=after, position=taken)
+            log.append_access_lines(b'{"path":"/%d"}\n' % number, after=after, position=taken)
         else:
             log.append(AuditRecord(event="decision", path=f"/{number}", decision="allow"))
         os.write(leaving, f"{number}\n".encode())

@@ -20,13 +20,13 @@ from sluice.core.home import Home
 from sluice.gateway.audit_export import assembly, exporter as exporter_module, exporting
 from sluice.gateway.audit_export.assembly import cursor_path
 from sluice.gateway.audit_export.reader import Message
-from sluice.gateway.audit_export.senders import NotDelivered, sender_of
+from sluice.gateway.audit_export.senders import DeliveryFailed, create_sender
 from sluice.gateway.audit_log import maintenance
 from sluice.gateway.audit_log.access_log_reader import access_file
 from sluice.gateway.audit_log.chain import AuditRecord, verify
 from sluice.gateway.audit_log.keys import VERIFICATION_KEY, VerificationKey
 from sluice.gateway.audit_log.log import AuditLog, AuditLogLimits, audit_directory, audit_file
-from sluice.gateway.audit_log.maintenance import keeping
+from sluice.gateway.audit_log.maintenance import maintaining
 from sluice.gateway.audit_log.segments import CHECKPOINT
 from sluice.gateway.config import AuditExportConfig
 from tests.audit_receivers import (
@@ -81,7 +81,7 @@ async def test_syslog_is_delivered_when_the_receiver_has_read_to_the_end(
     syslog: SyslogReceiver, authority: OutsideAuthority, behaviour: Behaviour, size: int
 ) -> None:
     syslog.behaviour = behaviour
-    sender = sender_of(to_syslog(syslog, authority))
+    sender = create_sender(to_syslog(syslog, authority))
     sent = messages(300, size)
     for begin in (0, 100, 200):
         await sender.send(sent[begin : begin + 100])
@@ -96,8 +96,8 @@ async def test_syslog_that_was_not_read_to_the_end_is_not_delivered(
 ) -> None:
     syslog.behaviour = behaviour
     limit = {"seconds": SOON} if behaviour is hang else {}
-    with pytest.raises(NotDelivered, match="did not read to the end"):
-        await sender_of(to_syslog(syslog, authority), **limit).send(messages(200, size))
+    with pytest.raises(DeliveryFailed, match="did not read to the end"):
+        await create_sender(to_syslog(syslog, authority), **limit).send(messages(200, size))
 
 
 async def test_a_receiver_that_is_not_what_it_should_be_gets_nothing(
@@ -112,14 +112,14 @@ async def test_a_receiver_that_is_not_what_it_should_be_gets_nothing(
     }
     for name, context in impostors.items():
         with SyslogReceiver(context).serving() as receiver:
-            with pytest.raises(NotDelivered):
-                await sender_of(to_syslog(receiver, authority), seconds=SOON).send(messages(1))
+            with pytest.raises(DeliveryFailed):
+                await create_sender(to_syslog(receiver, authority), seconds=SOON).send(messages(1))
             assert not receiver.messages, name
         http = HttpReceiver()
         async with http.serving(context) as url:
             to = AuditExportConfig(name="siem", kind="webhook", url=url, ca_file=str(authority.ca_file))
-            with pytest.raises(NotDelivered):
-                await sender_of(to, seconds=SOON).send(messages(1))
+            with pytest.raises(DeliveryFailed):
+                await create_sender(to, seconds=SOON).send(messages(1))
             assert not http.requests, name
 
 
@@ -130,25 +130,25 @@ async def test_a_receiver_may_ask_for_a_certificate(
     ours = clients.issue("gateway.example.com")
     own = {"certificate_file": str(ours / "chain.pem"), "key_file": str(ours / "key.pem")}
     with SyslogReceiver(server_context(identity, clients.ca_file)).serving() as receiver:
-        await sender_of(to_syslog(receiver, authority, **own)).send(messages(3))
+        await create_sender(to_syslog(receiver, authority, **own)).send(messages(3))
         assert len(receiver.messages) == 3
-        with pytest.raises(NotDelivered):
-            await sender_of(to_syslog(receiver, authority)).send(messages(3))
+        with pytest.raises(DeliveryFailed):
+            await create_sender(to_syslog(receiver, authority)).send(messages(3))
         foreign = authority.issue("gateway.example.com")
         wrong = {"certificate_file": str(foreign / "chain.pem"), "key_file": str(foreign / "key.pem")}
-        with pytest.raises(NotDelivered):
-            await sender_of(to_syslog(receiver, authority, **wrong)).send(messages(3))
+        with pytest.raises(DeliveryFailed):
+            await create_sender(to_syslog(receiver, authority, **wrong)).send(messages(3))
         (ours / "key.pem").chmod(0o644)
         with pytest.raises(StoreError, match="others can read this secret"):
-            await sender_of(to_syslog(receiver, authority, **own)).send(messages(3))
+            await create_sender(to_syslog(receiver, authority, **own)).send(messages(3))
         assert len(receiver.messages) == 3
 
 
 async def test_nobody_listens(authority: OutsideAuthority, identity: Path) -> None:
     with SyslogReceiver(server_context(identity)).serving() as receiver:
         gone = to_syslog(receiver, authority)
-    with pytest.raises(NotDelivered):
-        await sender_of(gone).send(messages(1))
+    with pytest.raises(DeliveryFailed):
+        await create_sender(gone).send(messages(1))
 
 
 async def test_webhook(authority: OutsideAuthority, identity: Path, tmp_path: Path) -> None:
@@ -158,14 +158,16 @@ async def test_webhook(authority: OutsideAuthority, identity: Path, tmp_path: Pa
     receiver, sent = HttpReceiver(), messages(5)
     async with receiver.serving(server_context(identity)) as url:
         ca = str(authority.ca_file)
-        sender = sender_of(AuditExportConfig(name="siem", kind="webhook", url=url, ca_file=ca, token_file=str(token)))
+        sender = create_sender(
+            AuditExportConfig(name="siem", kind="webhook", url=url, ca_file=ca, token_file=str(token))
+        )
         await sender.send(sent)
         ((headers, body),) = receiver.requests
         assert (headers["authorization"], headers["content-type"]) == ("Bearer very-secret", "application/x-ndjson")
         assert body == b"".join(each.data + b"\n" for each in sent)
         for status in (302, 307, 400, 413, 500, 503):
             receiver.answer = status
-            with pytest.raises(NotDelivered, match=f"answered {status}"):
+            with pytest.raises(DeliveryFailed, match=f"answered {status}"):
                 await sender.send(sent)
 
         def reset(request: web.BaseRequest) -> web.StreamResponse:
@@ -174,7 +176,7 @@ async def test_webhook(authority: OutsideAuthority, identity: Path, tmp_path: Pa
             return web.Response()
 
         receiver.answer = reset
-        with pytest.raises(NotDelivered, match="did not confirm"):
+        with pytest.raises(DeliveryFailed, match="did not confirm"):
             await sender.send(sent)
         for bad in ("", "two words", "line\nline"):
             token.write_text(bad)
@@ -190,17 +192,17 @@ async def test_opentelemetry_says_what_it_rejects(authority: OutsideAuthority, i
     receiver = HttpReceiver(answer=lambda _: web.json_response({"partialSuccess": {"rejectedLogRecords": "2"}}))
     async with receiver.serving(server_context(identity)) as url:
         to = AuditExportConfig(name="siem", kind="otlp", url=url, ca_file=str(authority.ca_file))
-        assert await sender_of(to).send(messages(5)) == 2
+        assert await create_sender(to).send(messages(5)) == 2
         receiver.answer = lambda _: web.Response(body=b"x" * (1 << 20))
-        with pytest.raises(NotDelivered, match="more than"):
-            await sender_of(to).send(messages(5))
+        with pytest.raises(DeliveryFailed, match="more than"):
+            await create_sender(to).send(messages(5))
 
 
 async def test_a_web_server_that_hangs_is_given_up(authority: OutsideAuthority, identity: Path) -> None:
     async with HttpReceiver(answer=None).serving(server_context(identity)) as url:
         to = AuditExportConfig(name="siem", kind="webhook", url=url, ca_file=str(authority.ca_file))
-        with pytest.raises(NotDelivered, match="did not confirm"):
-            await sender_of(to, seconds=SOON).send(messages(1))
+        with pytest.raises(DeliveryFailed, match="did not confirm"):
+            await create_sender(to, seconds=SOON).send(messages(1))
 
 
 async def test_every_record_of_a_working_gateway_arrives_at_each_receiver(
@@ -234,7 +236,7 @@ async def test_every_record_of_a_working_gateway_arrives_at_each_receiver(
     async def gateway() -> AsyncIterator[None]:
         limits = AuditLogLimits(checkpoint_age=dt.timedelta(0), segment_bytes=4000)
         with contextlib.closing(AuditLog(audit_file(short_home), limits=limits)) as log:
-            async with keeping(short_home, log), exporting(short_home, exports):
+            async with maintaining(short_home, log), exporting(short_home, exports):
                 await work(log)
                 yield
 

@@ -13,7 +13,7 @@ from sluice.gateway.audit_log import maintenance as audit_keeper
 from sluice.gateway.audit_log.access_log_reader import access_file
 from sluice.gateway.audit_log.chain import AuditRecord
 from sluice.gateway.audit_log.log import AuditLog, AuditLogLimits, audit_directory, audit_file
-from sluice.gateway.audit_log.maintenance import keeping
+from sluice.gateway.audit_log.maintenance import maintaining
 from sluice.gateway.audit_log.segments import CHECKPOINT, segments
 from sluice.gateway.audit_log.verification import read_records, verify_log
 from tests.waiting import until
@@ -39,14 +39,14 @@ async def test_access_log_is_taken_over_across_restarts_and_rotation(short_home:
             file.write("".join(json.dumps({"request_id": each, "principal": "ada"}) + "\n" for each in ids))
 
     with contextlib.closing(AuditLog(audit_file(short_home))) as log:
-        async with keeping(short_home, log):
+        async with maintaining(short_home, log):
             write("1", "2")
             await until(lambda: taken() == ["1", "2"], "the lines do not appear in the audit log")
     write("3")
     access.rename(access.with_name("access.jsonl.1"))
     write("4")
     with contextlib.closing(AuditLog(audit_file(short_home))) as log:
-        async with keeping(short_home, log):
+        async with maintaining(short_home, log):
             await until(lambda: taken() == ["1", "2", "3", "4"], "not every line once")
     assert verify_log(audit_directory(short_home)).unsigned == 0
 
@@ -55,7 +55,7 @@ async def test_what_is_written_is_signed_and_put_aside_and_closed_segments_are_c
     directory = audit_directory(short_home)
     limits = AuditLogLimits(checkpoint_age=dt.timedelta(0), segment_bytes=1000)
     log = AuditLog(audit_file(short_home), limits=limits)
-    async with keeping(short_home, log):
+    async with maintaining(short_home, log):
         for _ in range(5):
             log.append(AuditRecord(event="decision", decision="allow"))
         await until(lambda: verify_log(directory).unsigned == 0, "no checkpoint")
@@ -74,7 +74,7 @@ async def test_access_log_that_cannot_be_read_stops_nothing_else(
 ) -> None:
     access_file(short_home).mkdir(parents=True)
     with contextlib.closing(AuditLog(audit_file(short_home))) as log:
-        async with keeping(short_home, log):
+        async with maintaining(short_home, log):
             await until(lambda: "cannot copy the access log" in caplog.text, "nobody is told")
             log.append(AuditRecord(event="decision", decision="deny"))
             access_file(short_home).rmdir()

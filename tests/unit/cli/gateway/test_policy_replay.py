@@ -37,7 +37,7 @@ def home(tmp_path: Path) -> Home:
             roles=("operator",),
         )
     )
-    log.take_over(LINES, after=AccessPosition("", 0), position=AccessPosition("f", len(LINES)))
+    log.append_access_lines(LINES, after=AccessPosition("", 0), position=AccessPosition("f", len(LINES)))
     log.close()
     return home
 

@@ -17,7 +17,7 @@ from sluice.gateway.audit_export import exporter as module, reader
 from sluice.gateway.audit_export.cursor import Cursor, CursorFile
 from sluice.gateway.audit_export.exporter import Exporter
 from sluice.gateway.audit_export.reader import Message
-from sluice.gateway.audit_export.senders import NotDelivered
+from sluice.gateway.audit_export.senders import DeliveryFailed
 from sluice.gateway.audit_log.chain import AuditRecord
 from sluice.gateway.audit_log.log import AuditLog
 from sluice.gateway.errors import AuditLogError
@@ -90,13 +90,13 @@ async def test_an_outage_loses_and_repeats_nothing(path: Path, file: FullDisk, m
     receiver = Receiver()
     exporter = exporter_of(path, file, receiver)
     assert await exporter.step()
-    receiver.failing = NotDelivered("down")
+    receiver.failing = DeliveryFailed("down")
     for _ in range(3):
-        with pytest.raises(NotDelivered):
+        with pytest.raises(DeliveryFailed):
             await exporter.step()
     assert (value("behind_lines"), value("behind_since_seconds")) == (last - 4, NOW.timestamp())
     last = write(path, 10)
-    with pytest.raises(NotDelivered):
+    with pytest.raises(DeliveryFailed):
         await exporter.step()
     assert value("behind_lines") == last - 4
     receiver.failing = None

@@ -311,8 +311,8 @@ def test_position_of_the_access_log_is_found_again_wherever_it_is(path: Path) ->
     log = AuditLog(path, clock=clock, limits=AuditLogLimits(checkpoint_records=10, segment_bytes=6000))
     assert log.position() is None
     nowhere, reached = AccessPosition("", 0), AccessPosition("f", 2)
-    assert log.take_over(b"1\n", after=nowhere, position=reached)
-    assert not log.take_over(b"1\n", after=nowhere, position=reached), "somebody was quicker"
+    assert log.append_access_lines(b"1\n", after=nowhere, position=reached)
+    assert not log.append_access_lines(b"1\n", after=nowhere, position=reached), "somebody was quicker"
     for _ in range(50):
         log.append(decision())
         again = AuditLog(path, clock=clock)

@@ -12,7 +12,7 @@ from sluice.gateway.audit_log.chain import (
     MAX_UNSIGNED_RECORDS,
     AuditRecord,
     ChainReader,
-    kept_checkpoint,
+    parse_checkpoint,
     seal,
     seal_checkpoint,
     verify,
@@ -118,11 +118,11 @@ def test_chain_written_anew_without_checkpoints_is_found() -> None:
 
 def test_kept_checkpoint_must_be_signed() -> None:
     lines = signed(chain(3))
-    kept = kept_checkpoint(lines[-1], CHECK)
+    kept = parse_checkpoint(lines[-1], CHECK)
     assert (kept.sequence, kept.digest) == (4, verify(lines).digest)
     for bad in (lines[0], lines[-1].replace(b"2026", b"2027"), b"", b"{}", lines[-1] * 1000):
         with pytest.raises(AuditLogError, match="not one that this log's key has signed"):
-            kept_checkpoint(bad, CHECK)
+            parse_checkpoint(bad, CHECK)
 
 
 def test_reader_counts_what_is_not_signed_yet() -> None:

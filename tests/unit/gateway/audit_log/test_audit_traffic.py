@@ -35,7 +35,7 @@ class Kept:
         log = self.open()
         lines = b"".join(b'{"path":"/%d"}\n' % number for number in range(first, first + count))
         before = log.position() or NOWHERE
-        assert log.take_over(lines, after=before, position=AccessPosition("f", before.offset + len(lines)))
+        assert log.append_access_lines(lines, after=before, position=AccessPosition("f", before.offset + len(lines)))
         log.append(AuditRecord(event="decision", decision="allow"))
         log.close()
 
@@ -152,14 +152,14 @@ def test_disk_without_space_keeps_nothing(tmp_path: Path) -> None:
 
     writer = TrafficWriter(tmp_path, FullDisk())
     with pytest.raises(AuditLogError, match="no space"):
-        writer.keep(b"line\n", "digest", after=None)
+        writer.append(b"line\n", "digest", after=None)
     assert (tmp_path / "traffic-000000001.jsonl").read_bytes() == b""
 
 
 @pytest.mark.parametrize("size", [0, MAX_TRAFFIC_BYTES + 1])
 def test_batches_are_bounded(tmp_path: Path, size: int) -> None:
     with pytest.raises(AuditLogError, match="at once"):
-        TrafficWriter(tmp_path, Disk()).keep(b"x" * size, "digest", after=None)
+        TrafficWriter(tmp_path, Disk()).append(b"x" * size, "digest", after=None)
 
 
 def test_what_a_record_claims_is_bounded(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
