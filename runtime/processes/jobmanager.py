@@ -62,14 +62,14 @@ from sluice.runtime.rest import (
     Streams,
     Term,
     TrustFacts,
-    ask_at,
-    ask_egress_at,
-    check_at,
     check_nothing,
     fetch_forever,
-    prove_at,
     read_summary,
-    record_at,
+    remote_ask_egress,
+    remote_ask_for_token,
+    remote_check_holders,
+    remote_prove,
+    remote_record,
 )
 from sluice.runtime.rest.trust_facts import trust_facts
 from sluice.runtime.rest_server import RestServer, RestSwitch, make_application
@@ -200,7 +200,7 @@ async def jobmanager(
         rpc_address = await service.listen(settings.host, settings.rpc_port)
         await service.start(LeaderEndpoint(elected_by.leader))
         locate = locate_ca or (lambda: read_cas(home))
-        asked = ask_tokens or (None if auth is None else ask_at(AuthService(identity, auth)))
+        asked = ask_tokens or (None if auth is None else remote_ask_for_token(AuthService(identity, auth)))
         tokens = None if asked is None else JobTokens(asked, OnlineTokens(identity, locate), config.trust_domain)
         identities = JobIdentities(
             issuer or OnlineIssuer(identity, locate),
@@ -231,7 +231,7 @@ async def jobmanager(
             places=places,
             ask_egress=ask_egress or _egress_question(identity, auth),
             secret_keys=KeyRing(keys_directory(home, config.secrets.keys), makes_keys=not elected_by.across_machines),
-            record=record or (None if auth is None else record_at(AuthService(identity, auth))),
+            record=record or (None if auth is None else remote_record(AuthService(identity, auth))),
             find_shuffle_manager=shuffle_manager_finder(service, home, config.shuffle)
             if config.shuffle.enabled
             else None,
@@ -388,15 +388,15 @@ def _refused_renewals(home: Home) -> tuple[str, ...]:
 
 
 def _stream_check(identity: TlsIdentity, auth: AuthAddresses | None) -> CheckHolders:
-    return check_nothing if auth is None else check_at(AuthService(identity, auth))
+    return check_nothing if auth is None else remote_check_holders(AuthService(identity, auth))
 
 
 def _egress_question(identity: TlsIdentity, auth: AuthAddresses | None) -> AskEgress:
-    return without_gateway if auth is None else ask_egress_at(AuthService(identity, auth))
+    return without_gateway if auth is None else remote_ask_egress(AuthService(identity, auth))
 
 
 def _receipts(identity: TlsIdentity, prove: Prove | None, auth: AuthAddresses | None) -> ReceiptIssuer | None:
-    prove = prove or (None if auth is None else prove_at(AuthService(identity, auth)))
+    prove = prove or (None if auth is None else remote_prove(AuthService(identity, auth)))
     return None if prove is None else ReceiptIssuer(identity, prove)
 
 

@@ -6,13 +6,13 @@ from .audit_summary import (
 )
 from .auth_service import (
     AuthService as AuthService,
-    ask_at as ask_at,
-    ask_egress_at as ask_egress_at,
-    check_at as check_at,
     check_nothing as check_nothing,
     fetch_forever as fetch_forever,
-    prove_at as prove_at,
-    record_at as record_at,
+    remote_ask_egress as remote_ask_egress,
+    remote_ask_for_token as remote_ask_for_token,
+    remote_check_holders as remote_check_holders,
+    remote_prove as remote_prove,
+    remote_record as remote_record,
 )
 from .cluster import Cluster as Cluster, ClusterFacts as ClusterFacts, Term as Term
 from .job_access import JOB_ERRORS as JOB_ERRORS, require_visible as require_visible, visible_jobs as visible_jobs

@@ -1,7 +1,7 @@
 from .assertion_keys import fetch_forever as fetch_forever
-from .audit_events import record_at as record_at
+from .audit_events import remote_record as remote_record
 from .client import AuthService as AuthService
-from .egress_evidence import ask_egress_at as ask_egress_at
-from .job_tokens import ask_at as ask_at
-from .receipt_proof import prove_at as prove_at
-from .stream_validity import check_at as check_at, check_nothing as check_nothing
+from .egress_evidence import remote_ask_egress as remote_ask_egress
+from .job_tokens import remote_ask_for_token as remote_ask_for_token
+from .receipt_proof import remote_prove as remote_prove
+from .stream_validity import check_nothing as check_nothing, remote_check_holders as remote_check_holders

@@ -14,7 +14,7 @@ ANSWER_SECONDS = 10.0
 MAX_ANSWER_BYTES = 1 << 10
 
 
-def record_at(auth: AuthService) -> Record:
+def remote_record(auth: AuthService) -> Record:
     """A function that lets ``auth`` record events; it raises ``AssertionRefused`` unless ``auth`` confirms them."""
 
     async def record(kind: str, principal: str, detail: Mapping[str, str]) -> None:

@@ -13,7 +13,7 @@ ANSWER_SECONDS = 3.0
 """Timeout of a request, which is then repeated."""
 
 
-def ask_egress_at(auth: AuthService) -> Callable[[EgressQuestion], Awaitable[EgressAnswer]]:
+def remote_ask_egress(auth: AuthService) -> Callable[[EgressQuestion], Awaitable[EgressAnswer]]:
     """A function that asks ``auth``; it raises :class:`~sluice.core.errors.AssertionRefused` without an answer."""
 
     async def ask(question: EgressQuestion) -> EgressAnswer:

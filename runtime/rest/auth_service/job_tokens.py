@@ -13,7 +13,7 @@ ANSWER_SECONDS = 5.0
 MAX_ANSWER_BYTES = 16 << 10
 
 
-def ask_at(auth: AuthService) -> AskForToken:
+def remote_ask_for_token(auth: AuthService) -> AskForToken:
     """A function that lets ``auth`` decide. Without an answer the job gets no token."""
 
     async def ask(query: TokenQuery) -> TokenVerdict:

@@ -13,7 +13,7 @@ RECEIPTS_PATH = "/auth/receipts"
 ANSWER_SECONDS = 10.0
 
 
-def prove_at(auth: AuthService) -> Prove:
+def remote_prove(auth: AuthService) -> Prove:
     """A function that lets ``auth`` record receipts. It raises ``AssertionRefused`` unless ``auth`` proves the record.
 
     ``auth`` knows the caller from the client certificate, so ``by`` is not sent.

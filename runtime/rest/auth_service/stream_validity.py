@@ -14,7 +14,7 @@ ANSWER_SECONDS = 0.6
 MAX_ANSWER_BYTES = MAX_CHECKED * 8
 
 
-def check_at(auth: AuthService) -> CheckHolders:
+def remote_check_holders(auth: AuthService) -> CheckHolders:
     """A check by ``auth``. Holders beyond :data:`MAX_CHECKED` count as invalid."""
 
     async def check(holders: Holders) -> Holders:

@@ -33,7 +33,7 @@ from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.listener import MutualTlsListener
 from sluice.runtime.rest.auth_service.assertion_keys import fetch
 from sluice.runtime.rest.auth_service.client import AuthService
-from sluice.runtime.rest.auth_service.stream_validity import check_at
+from sluice.runtime.rest.auth_service.stream_validity import remote_check_holders
 from tests.hostile import TestPki
 
 PIECE_BYTES = 7
@@ -166,17 +166,17 @@ async def test_chunk_of_a_log_beyond_64_kib_is_read(pki: TestPki) -> None:
 async def test_relay_reads_a_slow_session_address_whole(pki: TestPki, tmp_path: Path) -> None:
     AccessTokenKeys.of(pki.home).refresh(time.time())
     address = SessionAddress(job_id="j" * 32, owner="ada", host="127.0.0.1", port=1)
-    asking = RestSessions(pki.home, RestClient(UnixUpstream(tmp_path / "rest.sock"), None))
+    sessions = RestSessions(pki.home, RestClient(UnixUpstream(tmp_path / "rest.sock"), None))
     async with on_a_socket(tmp_path / "rest.sock", in_pieces(msgspec.json.encode(address))):
-        assert await asking.ask(ADA) == address
+        assert await sessions.request_session(ADA) == address
 
 
 async def test_relay_refuses_a_session_address_beyond_its_limit(pki: TestPki, tmp_path: Path) -> None:
     AccessTokenKeys.of(pki.home).refresh(time.time())
-    asking = RestSessions(pki.home, RestClient(UnixUpstream(tmp_path / "rest.sock"), None))
+    sessions = RestSessions(pki.home, RestClient(UnixUpstream(tmp_path / "rest.sock"), None))
     async with on_a_socket(tmp_path / "rest.sock", in_pieces(b" " * (65 << 10), piece=8 << 10)):
         with pytest.raises(SessionUnavailable, match="larger than 65536 bytes"):
-            await asking.ask(ADA)
+            await sessions.request_session(ADA)
 
 
 async def test_slow_exposition_is_read_whole(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ async def test_exposition_that_ends_early_is_none(tmp_path: Path) -> None:
 async def test_jobmanager_reads_slow_verdicts_and_keys_whole(pki: TestPki) -> None:
     identity = pki.process(Role.JOBMANAGER)
     async with as_auth_service(pki, in_pieces(b"[" + b" " * 100 + b"true]")) as address:
-        assert await check_at(AuthService(identity, [address]))({HOLDER}) == {HOLDER}
+        assert await remote_check_holders(AuthService(identity, [address]))({HOLDER}) == {HOLDER}
     keys = b'{"keys": [' + b" " * 100 + b"]}"
     async with as_auth_service(pki, in_pieces(keys)) as address:
         assert await fetch(AuthService(identity, [address])) == keys
@@ -204,6 +204,6 @@ async def test_jobmanager_refuses_verdicts_and_keys_that_end_early_or_never(pki:
     for server in (in_pieces(b"[true]" + b" " * 50, cut=True), in_pieces(b"[true]" + b" " * (1 << 20), piece=1 << 16)):
         async with as_auth_service(pki, server) as address:
             with pytest.raises(AssertionRefused):
-                await check_at(AuthService(identity, [address]))({HOLDER})
+                await remote_check_holders(AuthService(identity, [address]))({HOLDER})
             with pytest.raises(AssertionRefused):
                 await fetch(AuthService(identity, [address]))

@@ -37,7 +37,7 @@ from sluice.runtime.gateways import EGRESS, EgressGateway
 from sluice.runtime.jobmanager.egress import EgressEndpoint, EgressLedger, Exchange
 from sluice.runtime.jobmanager.errors import JobNotFound
 from sluice.runtime.jobmanager.gateways import JobOrigin
-from sluice.runtime.rest import AuthService, ask_egress_at
+from sluice.runtime.rest import AuthService, remote_ask_egress
 from sluice.runtime.rpc import CallNotPermitted, RpcService
 from tests.hostile import TRUST_DOMAIN, TestPki
 
@@ -88,7 +88,7 @@ class World:
         await self.start_auth()
         self.jobmanager = self.pki.process(Role.JOBMANAGER)
         server = await self._service(self.jobmanager)
-        exchange = Exchange(ask_egress_at(AuthService(self.jobmanager, [self.address])))
+        exchange = Exchange(remote_ask_egress(AuthService(self.jobmanager, [self.address])))
         self.stack.push_async_callback(exchange.close)
         await server.start(EgressEndpoint(Dispatcher(), exchange, self.ledger))  # type: ignore[arg-type]  # all it needs
         self.rpc = await server.listen("127.0.0.1", 0)
@@ -231,7 +231,7 @@ async def test_only_taskmanagers_may_tell(world: World, who: str) -> None:
 
 async def test_only_jobmanagers_may_ask_the_auth_service(world: World) -> None:
     for role in (Role.TASKMANAGER, Role.GATEWAY):
-        ask = ask_egress_at(AuthService(world.pki.process(role), [world.address]))
+        ask = remote_ask_egress(AuthService(world.pki.process(role), [world.address]))
         with pytest.raises(AssertionRefused):
             await Exchange(ask).ask(_question())
     assert world.records() == []
