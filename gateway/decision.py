@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 from dataclasses import dataclass, field
 
-from sluice.gateway.authn import Presented
+from sluice.gateway.authn import PresentedCredentials
 from sluice.gateway.authz import OWNED_OPERATIONS, Policy, RouteTable, UnsafePath, Verdict, split_target
 from sluice.gateway.credentials import SAFE_METHODS, Authenticated, Refusal, Unauthenticated
 from sluice.pki.assertions import Principal
@@ -21,7 +21,7 @@ class CheckRequest:
 
     method: str
     target: str
-    presented: Presented = field(default_factory=Presented)
+    presented: PresentedCredentials = field(default_factory=PresentedCredentials)
     csrf: tuple[str, ...] = ()
     request_id: str = ""
     address: str = ""

@@ -20,7 +20,7 @@ from sluice.core import REPLACEMENT, Home, printable, rfc3339
 from sluice.gateway.audit_log import Verified, audit_directory, verify_log
 from sluice.gateway.authz import Policy, read_policy
 from sluice.gateway.credentials import TokenStore, UserStore, read_sessions
-from sluice.gateway.policy_replay import Effect, Replay, Replayed, Requesters
+from sluice.gateway.policy_replay import DecisionChange, Effect, Replay, Requesters
 
 COLUMNS = ("EFFECT", "PRINCIPAL", "OPERATION", "DESTINATION", "JOB", "COUNT", "FIRST", "LAST", "REASON")
 _WORDS = {
@@ -128,7 +128,7 @@ def _print(taken: Replay, proved: Verified) -> None:
         typer.echo("nothing would have been decided otherwise")
 
 
-def _cells(row: Replayed) -> tuple[str, ...]:
+def _cells(row: DecisionChange) -> tuple[str, ...]:
     first, last = (each.strftime("%Y-%m-%d %H:%M:%SZ") for each in (row.first, row.last))
     texts = (
         _WORDS[row.effect],

@@ -1,7 +1,7 @@
 from .authenticator import (
     MAX_TOKEN_CHARACTERS as MAX_TOKEN_CHARACTERS,
     Authenticator as Authenticator,
-    Presented as Presented,
+    PresentedCredentials as PresentedCredentials,
     parse_cookies as parse_cookies,
 )
 from .client_certificate import HEADER as HEADER

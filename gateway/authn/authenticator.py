@@ -46,7 +46,7 @@ _COOKIE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)=(.*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Presented:
+class PresentedCredentials:
     """The credentials of a request: every value of each header that can contain one."""
 
     authorization: tuple[str, ...] = ()
@@ -71,18 +71,18 @@ class Authenticator:
     trust_domain: str
     issuers: Mapping[str, tuple[IssuerConfig, KeyCache]] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
-    newer: Callable[[], Awaitable[None]] | None = None
+    wait_until_fresh: Callable[[], Awaitable[None]] | None = None
     """Waits until the local files are up to date, if they are copies of a shared store."""
 
-    async def authenticate(self, presented: Presented) -> Authenticated:
+    async def authenticate(self, presented: PresentedCredentials) -> Authenticated:
         """The principal of a request. Raises ``Unauthenticated``, or ``SluiceError`` if no decision is possible now."""
         try:
             return self._not_revoked(await self._find(presented))
         except Unauthenticated as error:
             # Another machine may just have issued the credential. Update the local files and try again.
-            if self.newer is None or error.refusal not in _MAYBE_NOT_SYNCED:
+            if self.wait_until_fresh is None or error.refusal not in _MAYBE_NOT_SYNCED:
                 raise
-        await self.newer()
+        await self.wait_until_fresh()
         return self._not_revoked(await self._find(presented))
 
     def _not_revoked(self, found: Authenticated) -> Authenticated:
@@ -100,7 +100,7 @@ class Authenticator:
             )
         return found
 
-    async def _find(self, presented: Presented) -> Authenticated:
+    async def _find(self, presented: PresentedCredentials) -> Authenticated:
         if presented.authorization:
             return await self._bearer(presented.authorization)
         missing = Unauthenticated(Refusal.MISSING)
@@ -130,7 +130,7 @@ class Authenticator:
             return self._session(credential, by_cookie=False)
         return self._token(credential)
 
-    def of_token(self, text: str) -> Authenticated:
+    def authenticate_token(self, text: str) -> Authenticated:
         """The owner of an API token. Raises ``Unauthenticated``, also if the token or its owner is revoked."""
         return self._not_revoked(self._token(text))
 

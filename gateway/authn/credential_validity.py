@@ -40,7 +40,7 @@ def validity_in(home: Home, config: GatewayConfig, clock: Callable[[], float] = 
 
     def session_valid(identifier: SessionId, name: str, now: float) -> bool:
         record = sessions.get().get(identifier)
-        if record is None or record.name != name or not limits.hold(record, now):
+        if record is None or record.name != name or not limits.is_active(record, now):
             return False
         return not record.token or token_valid(record.token, name, now)
 

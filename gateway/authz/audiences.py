@@ -90,4 +90,4 @@ def _rule(name: str, table: AudienceTable, roles: Collection[str]) -> AudienceRu
 
 
 def _is_for(grantees: Grantees, subject: EgressSubject) -> bool:
-    return grantees.match(subject.owner, subject.roles, subject.groups, subject.job_name)
+    return grantees.matches(subject.owner, subject.roles, subject.groups, subject.job_name)

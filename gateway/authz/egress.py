@@ -83,7 +83,7 @@ class EgressRuling:
         return self.grants[0][0].name if self.grants else ""
 
     @property
-    def breadth(self) -> frozenset[tuple[str, ...]]:
+    def scope(self) -> frozenset[tuple[str, ...]]:
         """What the rules allow for a connection: its protocol, and the addresses to which its name may resolve.
 
         If the rules allowed more when a connection was made, it may no longer be allowed now.
@@ -108,7 +108,7 @@ class EgressRuling:
         actual = canonical(address)
         return any(rule.admits(target, actual) for rule, target in self.grants)
 
-    def admitted(self, addresses: Iterable[str]) -> tuple[Address, ...]:
+    def allowed_addresses(self, addresses: Iterable[str]) -> tuple[Address, ...]:
         """The resolved ``addresses`` to which a connection is allowed, in the same order."""
         found = []
         for text in addresses:
@@ -145,7 +145,7 @@ class EgressPolicy:
         grants = tuple(
             (rule, target)
             for rule in self.rules
-            if rule.grantees.match(subject.owner, subject.roles, subject.groups, subject.job_name)
+            if rule.grantees.matches(subject.owner, subject.roles, subject.groups, subject.job_name)
             for target in rule.to
             if target.covers(wanted)
         )
@@ -164,7 +164,7 @@ class EgressPolicy:
             (
                 EgressRuling(True, f"{rule.name} allows {target.text}")
                 for rule in self.rules
-                if rule.grantees.match(subject.owner, subject.roles, subject.groups, subject.job_name)
+                if rule.grantees.matches(subject.owner, subject.roles, subject.groups, subject.job_name)
                 for target in rule.to
                 if target.covers(Destination(host, target.first_port))
             ),

@@ -28,7 +28,7 @@ class Grantees:
     groups: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
 
-    def match(self, owner: str, roles: Iterable[str], groups: Iterable[str], job_name: str) -> bool:
+    def matches(self, owner: str, roles: Iterable[str], groups: Iterable[str], job_name: str) -> bool:
         """Whether the rule applies: the owner matches users, roles or groups, and the job's name matches ``jobs``."""
         if not (self.users or self.roles or self.groups or self.jobs):
             return False

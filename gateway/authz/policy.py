@@ -130,7 +130,7 @@ class Policy:
         """The operations that each role grants for jobs of any owner."""
         return {name: role.allow - role.deny for name, role in self.roles.items()}
 
-    def role_admits(self) -> Mapping[str, frozenset[str]]:
+    def operations_by_role(self) -> Mapping[str, frozenset[str]]:
         """The operations that each role grants, even if for own jobs only.
 
         A proxy may pass them to REST, which compares owners.

@@ -63,11 +63,11 @@ class ConnectRelay:
             raise
         except (SessionUnavailable, SluiceError) as error:
             _LOG.warning("%s has no session: %s", who.name, error)
-            self._sessions.forget(who)
+            self._sessions.drop(who)
             raise GRPCError(Status.UNAVAILABLE, "your Spark Connect session is not available now") from error
         except (StreamTerminatedError, ProtocolError, OSError) as error:
             _LOG.info("lost the connection to the session of %s: %s", who.name, error or type(error).__name__)
-            self._sessions.forget(who)
+            self._sessions.drop(who)
             raise GRPCError(Status.UNAVAILABLE, "the connection to your Spark Connect session was lost") from error
 
     async def _both_ways(self, stream: Stream[bytes, bytes], upstream: BoundedStream, who: Assertion) -> None:

@@ -32,7 +32,7 @@ class RestSessions:
     home: Home
     rest: RestClient
 
-    async def ask(self, who: Assertion) -> SessionAddress:
+    async def request_session(self, who: Assertion) -> SessionAddress:
         """The session of ``who``; REST starts it if necessary. Raises :class:`SessionUnavailable`."""
         keys = AccessTokenKeys.of(self.home)
         keys.load()

@@ -43,7 +43,7 @@ class SessionAddress(msgspec.Struct, frozen=True):
     port: int
 
 
-AskRest = Callable[[Assertion], Awaitable[SessionAddress]]
+RequestSession = Callable[[Assertion], Awaitable[SessionAddress]]
 """Requests the session of a principal from REST, which starts it. Raises :class:`SessionUnavailable`."""
 
 
@@ -60,13 +60,15 @@ class Sessions:
 
     Args:
         identity: identity of this process, role ``gateway``.
-        ask: see :data:`AskRest`.
+        request_session: see :data:`RequestSession`.
         clock: monotonic clock in seconds.
     """
 
-    def __init__(self, identity: TlsIdentity, ask: AskRest, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, identity: TlsIdentity, request_session: RequestSession, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._identity = identity
-        self._ask = ask
+        self._request_session = request_session
         self._clock = clock
         self._known: dict[str, _Known] = {}
         self._asking: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -82,7 +84,7 @@ class Sessions:
                 known = self._take(who.name, address)
             return self._current(known)
 
-    def forget(self, who: Assertion) -> None:
+    def drop(self, who: Assertion) -> None:
         """Drop a session that does not answer. REST is asked before it is used again."""
         known = self._known.pop(who.name, None)
         if known is not None:
@@ -97,7 +99,7 @@ class Sessions:
     async def _started(self, who: Assertion) -> SessionAddress:
         deadline = self._clock() + START_SECONDS
         while True:
-            address = await self._ask(who)
+            address = await self._request_session(who)
             if address.owner != who.name:
                 raise SessionUnavailable(f"REST gave {who.name} the session of {address.owner}")
             if address.port:

@@ -58,16 +58,16 @@ CSRF_HEADER = "x-sluice-csrf"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110 section 9.2.1) and need no CSRF token."""
 
-ROLE_DECIDES = "role-decides"
+ROLE_CONTENT_TYPE = "role-decides"
 """In the JOSE header (``cty``) of access tokens with a ``role``, followed by the policy's digest. A proxy uses it only
 to select the route."""
 
 _JTI_BYTES = 12
 
 
-def role_decides(policy: str) -> str:
+def role_content_type(policy: str) -> str:
     """The ``cty`` of access tokens with a ``role``, issued under the policy with this digest."""
-    return f"{ROLE_DECIDES}-{policy}"
+    return f"{ROLE_CONTENT_TYPE}-{policy}"
 
 
 def role_access_token_prefix(policy: str) -> str:
@@ -76,7 +76,7 @@ def role_access_token_prefix(policy: str) -> str:
     Access tokens of another policy have another prefix; for those, Envoy asks the auth service. With
     :data:`~sluice.gateway.authz.policy.DIGEST_CHARACTERS` as they are, the prefix is a whole number of base64 groups.
     """
-    return base64.urlsafe_b64encode(f'{{"alg":"{ALGORITHM}","cty":"{role_decides(policy)}",'.encode()).decode()
+    return base64.urlsafe_b64encode(f'{{"alg":"{ALGORITHM}","cty":"{role_content_type(policy)}",'.encode()).decode()
 
 
 class InvalidAccessToken(Exception):
@@ -142,7 +142,7 @@ def issue(
     if csrf:
         claims["csrf"] = csrf
     key = keys.signing(now)
-    header = {"kid": key.kid} | ({"cty": role_decides(policy.digest)} if "role" in claims else {})
+    header = {"kid": key.kid} | ({"cty": role_content_type(policy.digest)} if "role" in claims else {})
     text = jwt.encode(claims, key.private, algorithm=ALGORITHM, headers=header)
     return text, Authenticated(principal, expires_at, csrf or None, access_token_id=jti)
 

@@ -67,7 +67,7 @@ class SessionLimits:
     lifetime: float
     idle: float
 
-    def hold(self, record: SessionRecord, now: float) -> bool:
+    def is_active(self, record: SessionRecord, now: float) -> bool:
         """Whether a session has not expired at ``now``."""
         # Uses the current limits: a shorter lifetime applies to existing sessions, a longer one does not.
         return now < min(record.expires_at, record.created_at + self.lifetime, record.seen_at + self.idle)
@@ -106,7 +106,7 @@ class SessionBook:
         self, subject: Subject, client: Client, limits: SessionLimits, *, now: float, address: str = ""
     ) -> tuple[SessionBook, SessionRecord, str]:
         """Begin a session with a random id and secret; returns the new book, the record and the secret."""
-        kept = [record for record in self.records if limits.hold(record, now)]
+        kept = [record for record in self.records if limits.is_active(record, now)]
         own = [record.id for record in kept if record.name == subject.name]
         surplus = set(own[: max(0, len(own) - MAX_SESSIONS_PER_NAME + 1)])
         kept = [record for record in kept if record.id not in surplus]
@@ -148,7 +148,7 @@ class SessionBook:
             raise NoSession("not known, or ended")
         if (moment := (used or {}).get(record.id, 0.0)) > record.seen_at:
             record = msgspec.structs.replace(record, seen_at=moment)
-        if not limits.hold(record, now):
+        if not limits.is_active(record, now):
             raise NoSession("expired")
         return record
 

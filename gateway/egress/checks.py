@@ -136,7 +136,7 @@ class EgressChecks:
             addresses = await self._addresses(wanted)
         except NameUnresolved as error:
             return EgressAnswer(HTTPStatus.BAD_GATEWAY, str(error))
-        admitted = ruling.admitted(addresses)
+        admitted = ruling.allowed_addresses(addresses)
         if not admitted:
             objection = objection or f"{ruling.reason}, but not at {', '.join(addresses[:3])}"
             if self._enforced:

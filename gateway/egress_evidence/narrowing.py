@@ -33,11 +33,11 @@ class Narrowing:
 
     def refuses(self, target: EgressTarget, ruling: EgressRuling) -> bool:
         """Whether connections to ``target``, which ``ruling`` allows, must be closed and made again."""
-        breadth, now = ruling.breadth, self._clock()
-        before, until = self._seen.pop(target, (breadth, 0.0))
-        if not before <= breadth:
+        scope, now = ruling.scope, self._clock()
+        before, until = self._seen.pop(target, (scope, 0.0))
+        if not before <= scope:
             until = now + REFUSE_SECONDS
-        self._seen[target] = breadth, until
+        self._seen[target] = scope, until
         while len(self._seen) > MAX_DESTINATIONS:
             self._seen.popitem(last=False)
         return now < until

@@ -44,7 +44,7 @@ class Channels(Protocol):
     async def channel(self, who: Assertion) -> BoundedChannel:
         """A channel to the session of ``who``."""
 
-    def forget(self, who: Assertion) -> None:
+    def drop(self, who: Assertion) -> None:
         """Report that the session does not answer."""
 
 
@@ -138,7 +138,7 @@ class SparkSql:
             raise GRPCError(error.status, text) from error
         except (StreamTerminatedError, ProtocolError, OSError, SluiceError) as error:
             _LOG.info("lost the session of %s: %s", who.name, error or type(error).__name__)
-            self._sessions.forget(who)
+            self._sessions.drop(who)
             raise GRPCError(Status.UNAVAILABLE, "your Spark Connect session is not available now") from error
         finally:
             if channel is not None and not ended:

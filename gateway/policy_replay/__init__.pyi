@@ -1,2 +1,2 @@
-from .replay import Effect as Effect, Replay as Replay, Replayed as Replayed
+from .replay import DecisionChange as DecisionChange, Effect as Effect, Replay as Replay
 from .requesters import Requesters as Requesters

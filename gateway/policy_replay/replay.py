@@ -36,7 +36,7 @@ class Effect(enum.StrEnum):
 
 
 @dataclass(slots=True)
-class Replayed:
+class DecisionChange:
     """All requests of one principal for one operation that would change in the same way.
 
     For connections to the outside, ``target`` is the destination and ``job`` the job's name; else both are empty.
@@ -87,7 +87,7 @@ class Replay:
     decided: int = 0
     unknown: int = 0
     left_out: int = 0
-    _rows: dict[tuple[Effect, str, str, str, str], Replayed] = field(default_factory=dict)
+    _rows: dict[tuple[Effect, str, str, str, str], DecisionChange] = field(default_factory=dict)
     _judgements: dict[tuple[object, ...], _Judgement | None] = field(default_factory=dict)
     _operations: frozenset[str] = field(init=False)
 
@@ -108,7 +108,7 @@ class Replay:
             self._take_request(record, when)
 
     @property
-    def rows(self) -> tuple[Replayed, ...]:
+    def rows(self) -> tuple[DecisionChange, ...]:
         """The changes: refusals first, then by frequency."""
         order = list(Effect)
         return tuple(
@@ -150,7 +150,7 @@ class Replay:
         if found.effect is None:
             return
         out = found.operation == EGRESS_OPERATION
-        row = Replayed(found.effect, record.principal, found.operation, found.reason, when, when)
+        row = DecisionChange(found.effect, record.principal, found.operation, found.reason, when, when)
         if out:
             row.target, row.job = record.path, job_of(record)
         self._note(row, times)
@@ -174,8 +174,8 @@ class Replay:
         return self._judgements[key]
 
     def _judge_request(self, record: AuditRecord) -> _Judgement | None:
-        before = self.requesters.under(self.requesters.current, record)
-        principal = self.requesters.under(self.policy, record)
+        before = self.requesters.principal_under(self.requesters.current, record)
+        principal = self.requesters.principal_under(self.policy, record)
         if before is None or principal is None:
             return None
         allowed = record.decision == "allow"
@@ -194,8 +194,8 @@ class Replay:
         return _Judgement(effect, record.operation, ruling.reason)
 
     def _judge_egress(self, record: AuditRecord) -> _Judgement | None:
-        before = self.requesters.under(self.requesters.current, record)
-        principal = self.requesters.under(self.policy, record)
+        before = self.requesters.principal_under(self.requesters.current, record)
+        principal = self.requesters.principal_under(self.policy, record)
         if before is None or principal is None:
             return None
         job = job_of(record)
@@ -208,7 +208,7 @@ class Replay:
             effect = Effect.ALLOWED
         return _Judgement(effect, EGRESS_OPERATION, ruling.reason)
 
-    def _note(self, found: Replayed, times: int = 1) -> None:
+    def _note(self, found: DecisionChange, times: int = 1) -> None:
         key = (found.effect, found.principal, found.operation, found.target, found.job)
         if key not in self._rows and len(self._rows) >= MAX_ROWS:
             self.left_out += times

@@ -31,7 +31,7 @@ class Requesters:
     sessions: Mapping[str, SessionRecord] = field(default_factory=dict)
     users: Mapping[str, UserRecord] = field(default_factory=dict)
 
-    def under(self, policy: Policy, record: AuditRecord) -> Principal | None:
+    def principal_under(self, policy: Policy, record: AuditRecord) -> Principal | None:
         """The principal of ``record`` under ``policy``; None if its roles are unknown."""
         session = self.sessions.get(record.credential)
         token = self.tokens.get(session.token if session is not None else record.credential)

@@ -107,7 +107,7 @@ class EdgePublisher:
         inputs = replace(
             self._inputs,
             routes=published,
-            grants=Grants(policy.role_admits(), policy.digest),
+            grants=Grants(policy.operations_by_role(), policy.digest),
         )
         if inputs == self._built:
             return

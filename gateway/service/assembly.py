@@ -101,7 +101,7 @@ async def auth_service(
             policy=policy,
             trust_domain=trust_domain,
             issuers={each.issuer: (each, _keys_of(each)) for each in config.issuers},
-            newer=None if files is None else files.newer,
+            wait_until_fresh=None if files is None else files.wait_until_fresh,
         )
         authenticator.tokens.get()
         authenticator.users.get()

@@ -50,7 +50,7 @@ async def run_connect(home: Home, config: GatewayConfig, *, rest: tuple[str, int
     path = connect_socket(home)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(reporting(identity, "connect"))
-        sessions = Sessions(identity, RestSessions(home, RestClient(upstream, identity)).ask)
+        sessions = Sessions(identity, RestSessions(home, RestClient(upstream, identity)).request_session)
         stack.callback(sessions.close)
         streams = OpenStreams(check_in(home, config))
         verifier = AssertionVerifier(AssertionKeys(assertion_keys_file(home)).keys, AUDIENCES)

@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 
 from sluice.core import SluiceError
 from sluice.core.xds import Message, message_class
-from sluice.gateway.authn import Presented
+from sluice.gateway.authn import PresentedCredentials
 from sluice.gateway.credentials import CSRF_HEADER
 from sluice.gateway.decision import CheckRequest
 from sluice.gateway.envoy_config import CLIENT_CERTIFICATE, NOT_FROM_CLIENTS, REMOVED_TOWARDS_REST
@@ -103,7 +103,9 @@ class GrpcAuthorization:
         check = CheckRequest(
             method=http.method,
             target=http.path,
-            presented=Presented(tuple(values.get("authorization", ())), tuple(values.get("cookie", ())), certificate),
+            presented=PresentedCredentials(
+                tuple(values.get("authorization", ())), tuple(values.get("cookie", ())), certificate
+            ),
             csrf=tuple(values.get(CSRF_HEADER, ())),
             request_id=",".join(values.get("x-request-id", ()))[:MAX_LOGGED_FIELD_CHARACTERS],
             address=source.address.socket_address.address[:MAX_LOGGED_FIELD_CHARACTERS],

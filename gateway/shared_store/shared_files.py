@@ -35,7 +35,7 @@ _LOG = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 LOCK_SECONDS = 10.0
 """How long to wait for other processes of this machine."""
-NEWER_SECONDS = 1.0
+FRESH_WAIT_SECONDS = 1.0
 """How long a caller waits until the copies are as new as its call."""
 MAX_FILE_BYTES = 16 << 20
 MAX_FILES = 256
@@ -155,10 +155,10 @@ class SharedFiles:
                     _LOG.info("the shared store answers again")
                 failing = False
 
-    async def newer(self) -> None:
+    async def wait_until_fresh(self) -> None:
         """Wait until the copies are as new as this call, for at most a second. Needs a running :meth:`follow`."""
         began = self._clock()
-        while (self._confirmed is None or self._confirmed < began) and self._clock() - began < NEWER_SECONDS:  # noqa: ASYNC110  it changes in a thread
+        while (self._confirmed is None or self._confirmed < began) and self._clock() - began < FRESH_WAIT_SECONDS:  # noqa: ASYNC110  it changes in a thread
             await asyncio.sleep(POLL_SECONDS / 5)
 
     def check_fresh(self) -> None:

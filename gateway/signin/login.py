@@ -94,7 +94,7 @@ class Login:
             note.reason = "too many failed sign-ins"
             return self._form(request, back, f"Too many attempts. Wait {int(wait) + 1} seconds.", status=429)
         try:
-            who = sign_in.authenticator.of_token(request.form["api_token"].strip()[:MAX_TOKEN_CHARACTERS])
+            who = sign_in.authenticator.authenticate_token(request.form["api_token"].strip()[:MAX_TOKEN_CHARACTERS])
         except Unauthenticated as error:
             await asyncio.to_thread(self._by_address.failed, request.address, now)
             note.credential, note.reason = error.credential, f"sign-in with a token: {error.reason}"

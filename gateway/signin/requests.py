@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 from aiohttp import hdrs, web
 
 from sluice.core import BodyTooLarge, read_body
-from sluice.gateway.authn import HEADER as CERTIFICATE_HEADER, Presented, parse_cookies
+from sluice.gateway.authn import HEADER as CERTIFICATE_HEADER, PresentedCredentials, parse_cookies
 from sluice.gateway.authz import UnsafePath, split_target
 from sluice.gateway.credentials import CSRF_HEADER, SAFE_METHODS
 from sluice.gateway.signin.pending_requests import TooManyPending
@@ -44,7 +44,7 @@ class AuthRequest:
     path: str
     query: Mapping[str, str]
     form: Mapping[str, str]
-    presented: Presented
+    presented: PresentedCredentials
     csrf: tuple[str, ...]
     cookies: Mapping[str, str]
     headers: Mapping[str, str]
@@ -88,9 +88,9 @@ async def read(http: web.BaseRequest) -> AuthRequest:
     )
 
 
-def presented(http: web.BaseRequest) -> Presented:
+def presented(http: web.BaseRequest) -> PresentedCredentials:
     """The credentials in a request's headers."""
-    return Presented(
+    return PresentedCredentials(
         tuple(http.headers.getall(hdrs.AUTHORIZATION, ())),
         tuple(http.headers.getall(hdrs.COOKIE, ())),
         tuple(http.headers.getall(CERTIFICATE_HEADER, ())),

@@ -146,7 +146,7 @@ def test_where_a_name_may_lead(rule: str, admitted: tuple[str, ...]) -> None:
 def test_of_resolved_addresses_only_the_admitted_ones_are_used() -> None:
     found = ruling('to = ["*.example.com:443"]\nusers = ["*"]')
     resolved = ["127.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "no address", "93.184.216.34", "93.184.216.34"]
-    assert [str(each) for each in found.admitted(resolved)] == ["93.184.216.34"]
+    assert [str(each) for each in found.allowed_addresses(resolved)] == ["93.184.216.34"]
 
 
 def test_a_name_is_not_admitted_because_its_address_is_allowed_elsewhere() -> None:

@@ -192,7 +192,7 @@ def test_what_the_sole_role_is_granted_is_what_the_policy_allows(roles: list[str
         },
     )
     if (sole := policy.sole_role(roles)) is not None:
-        assert policy.role_admits()[sole] == policy.granted(someone(*roles)).keys()
+        assert policy.operations_by_role()[sole] == policy.granted(someone(*roles)).keys()
         assert policy.granted(someone(sole)) == policy.granted(someone(*roles))
 
 
@@ -214,7 +214,7 @@ def test_policy_of_tenants_who_see_their_own_jobs_alone() -> None:
     for operation in sorted(OWNED_OPERATIONS):
         assert policy.rule(someone("tenant"), operation).verdict is OWN
         assert operation not in policy.role_grants()["tenant"]
-        assert operation in policy.role_admits()["tenant"]
+        assert operation in policy.operations_by_role()["tenant"]
     assert policy.rule(someone("tenant"), "jobs.submit").verdict is ALLOW
     assert policy.rule(someone("tenant"), "metrics.read").verdict is DENY
     assert policy.rule(someone("viewer"), "jobs.read").verdict is ALLOW
@@ -224,7 +224,7 @@ def test_by_default_whoever_submits_gets_nothing_that_belongs_to_others() -> Non
     """What a submitter may do to all there is tells nothing of anybody's jobs, and viewers and operators see all."""
     beyond = DEFAULT.role_grants()[S]
     assert beyond == {"overview.read", "leader.read", "config.read", "openapi.read", "jobs.submit", "connect.use"}
-    assert DEFAULT.role_admits()[S] - beyond == OWNED_OPERATIONS
+    assert DEFAULT.operations_by_role()[S] - beyond == OWNED_OPERATIONS
     reads = {each for each in OWNED_OPERATIONS if DEFAULT.rule(someone(V), each).verdict is ALLOW}
     assert reads == OWNED_OPERATIONS - {"jobs.cancel", "jobs.savepoint", "savepoints.dispose"}
     assert reads | {"jobs.cancel"} <= DEFAULT.role_grants()["operator"]

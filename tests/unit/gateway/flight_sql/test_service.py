@@ -102,13 +102,13 @@ class OneSession:
     """Everybody's calls go to the one server."""
 
     to: BoundedChannel
-    forgotten: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
 
     async def channel(self, who: Assertion) -> BoundedChannel:
         return self.to
 
-    def forget(self, who: Assertion) -> None:
-        self.forgotten.append(who.name)
+    def drop(self, who: Assertion) -> None:
+        self.dropped.append(who.name)
 
 
 @dataclass

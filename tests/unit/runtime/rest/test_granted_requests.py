@@ -211,7 +211,7 @@ async def test_an_access_token_whose_role_does_not_tell_all_is_for_the_auth_serv
 @pytest.mark.parametrize("role", ["submitter", "viewer", "nobody"])
 async def test_no_route_is_open_to_an_access_token_that_does_not_name_it(rest: Socket, role: str) -> None:
     """Over every route that there is: a new one is closed until the policy names it."""
-    admitted = DEFAULT.role_admits().get(role, frozenset())
+    admitted = DEFAULT.operations_by_role().get(role, frozenset())
     closed = [each for each in PUBLISHED if each.method != "GET" or each.operation not in admitted]
     assert closed
     for route in closed:
