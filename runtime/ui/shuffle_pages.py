@@ -6,7 +6,7 @@ from aiohttp import web
 
 from sluice.core.pages import HTML
 from sluice.runtime.rest import JOB_ERRORS, Call, Cluster, NoQuery, Route, require_visible, visible_jobs
-from sluice.runtime.rest.resources import shuffle_of, service_seen
+from sluice.runtime.rest.resources import service_seen, shuffle_of
 from sluice.runtime.shuffle.control_plane import NoShuffleService, ShuffleOverview
 from sluice.runtime.ui.page import page, render
 from sluice.runtime.ui.shuffle_facts import job_rows, space_left, tally, worker_rows

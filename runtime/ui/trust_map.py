@@ -226,7 +226,9 @@ def _process(
 
 
 def _destination(destination: EgressDestination) -> Process:
-    return Process(destination.identity, OUTSIDE, destination.destination, None, destination.tone, destination.verdict.value)
+    return Process(
+        destination.identity, OUTSIDE, destination.destination, None, destination.tone, destination.verdict.value
+    )
 
 
 def _links_out(outside: Sequence[EgressDestination], group_of: Mapping[str, str]) -> tuple[Link, ...]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from sluice.core import Sample, SluiceError, end_tasks
-from sluice.runtime.warm.machine import Machine, Resources
 from sluice.runtime.warm.backoff import Backoff
+from sluice.runtime.warm.machine import Machine, Resources
 from sluice.runtime.warm.sizing import Sizing, WarmKind, WarmSize
 
 _LOG = logging.getLogger(__name__)

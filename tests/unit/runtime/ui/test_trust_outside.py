@@ -35,10 +35,16 @@ def row(number: int, host: str = "api.example.com", **more: object) -> EgressRow
 def test_connections_of_a_process_to_a_destination_are_one_way() -> None:
     refused = row(2, verdict=EgressVerdict.REFUSED, reason="not_allowed", count=5)
     rows = [row(1), refused, row(3, process="executor/1")]
-    found = {(destination.process, destination.destination): destination for destination in egress_destinations(rows, "td")}
+    found = {
+        (destination.process, destination.destination): destination for destination in egress_destinations(rows, "td")
+    }
     destination = found[f"spiffe://td/job/{JOB}/driver", "api.example.com:443"]
     assert (destination.count, destination.bytes_up, destination.bytes_down, destination.latest) == (6, 2, 4, 2.0)
-    assert (destination.verdict, destination.tone, destination.reasons) == (EgressVerdict.REFUSED, "bad", ("not_allowed",))
+    assert (destination.verdict, destination.tone, destination.reasons) == (
+        EgressVerdict.REFUSED,
+        "bad",
+        ("not_allowed",),
+    )
     assert found[f"spiffe://td/job/{JOB}/executor/1", "api.example.com:443"].tone == "ok"
 
 

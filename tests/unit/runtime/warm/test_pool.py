@@ -10,8 +10,8 @@ import pytest
 
 from sluice.core import SluiceError
 from sluice.runtime.warm import Machine, Resources, Sizing, WarmKind, WarmPool, WarmSize
-from sluice.runtime.warm.pool import QUIET_SECONDS, START_SECONDS, STARVED_SECONDS
 from sluice.runtime.warm.backoff import FIRST_PAUSE_SECONDS, FIRST_REST_SECONDS, MAX_UNUSABLE
+from sluice.runtime.warm.pool import QUIET_SECONDS, START_SECONDS, STARVED_SECONDS
 
 SIZE = WarmSize(WarmKind.EXECUTOR, 768)
 OTHER = WarmSize(WarmKind.EXECUTOR, 1024)
