@@ -40,14 +40,16 @@ class AssertingGateway:
         publish_keys(home, self.keys)
         self.signer = AssertionSigner(self.keys, clock=clock)
 
-    def headers(self, method: str, path: str, name: str = "ada", *roles: str, as_it_is: bool = False) -> dict[str, str]:
+    def headers(
+        self, method: str, path: str, name: str = "ada", *roles: str, raw_query: bool = False
+    ) -> dict[str, str]:
         """Return the headers of one request by ``name``; ``roles`` defaults to ``submitter``.
 
-        ``as_it_is``: the test sends the query unchanged, and not in the encoding of aiohttp's client.
+        ``raw_query``: the test sends the query unchanged, and not in the encoding of aiohttp's client.
         """
-        return {HEADER: self.assertion(method, path, name, *roles, as_it_is=as_it_is)}
+        return {HEADER: self.assertion(method, path, name, *roles, raw_query=raw_query)}
 
-    def assertion(self, method: str, path: str, name: str = "ada", *roles: str, as_it_is: bool = False) -> str:
+    def assertion(self, method: str, path: str, name: str = "ada", *roles: str, raw_query: bool = False) -> str:
         """Return the assertion without a header."""
         held = tuple(AccessRole(role) for role in roles or ("submitter",))
         principal = Principal(name, held, "token", Credential("token", "id-1"))
@@ -57,7 +59,7 @@ class AssertingGateway:
         return self.signer.sign(
             principal,
             method=method,
-            target=path if as_it_is or not query else f"{bare}?{URL(f'?{query}').raw_query_string}",
+            target=path if raw_query or not query else f"{bare}?{URL(f'?{query}').raw_query_string}",
             operation=operation_of(method, path),
             request_id="request-1",
             any_owner=any_owner,

@@ -114,7 +114,7 @@ class Domain:
         assert capabilities == MechanismFlag.SIGN | MechanismFlag.VERIFY
         self._token.answer()
         key = ec.generate_private_key(_CURVES[self._parameters])
-        self._token.put(key, id, label, self._parameters, private_template | self._token.spoils)
+        self._token.put(key, id, label, self._parameters, private_template | self._token.attribute_overrides)
 
 
 class FakeSession:
@@ -143,7 +143,7 @@ class FakeToken:
 
     Attributes:
         errors: names of the errors that the next calls raise.
-        spoils: attributes that private keys get instead of the requested ones.
+        attribute_overrides: attributes that private keys get instead of the requested ones.
         faulty: whether its signatures are wrong.
     """
 
@@ -151,9 +151,9 @@ class FakeToken:
         self.label, self.pin, self.serial = label, pin, serial
         self.manufacturer_id, self.model, self.flags = "Sluice", "fake", 0
         self.objects: list[Stored] = []
-        self.tries: list[str | None] = []
+        self.pins_tried: list[str | None] = []
         self.errors: list[str] = []
-        self.spoils: dict[Attribute, Any] = {}
+        self.attribute_overrides: dict[Attribute, Any] = {}
         self.faulty = self.logged_in = False
         self.closed = 0
 
@@ -172,7 +172,7 @@ class FakeToken:
         if user_pin is not None:
             if self.logged_in:
                 raise error("UserAlreadyLoggedIn")
-            self.tries.append(user_pin)
+            self.pins_tried.append(user_pin)
             if user_pin != self.pin:
                 raise error("PinIncorrect")
         self.answer()

@@ -2,7 +2,7 @@
 
     python backup_crash.py DIRECTORY create|restore|replace EVERY
 
-Of the steps (:data:`tests.deadly_disk.STEPS`) every EVERY-th one gets SIGKILL right before it, and so do the last
+Of the steps (:data:`tests.crash_injection.STEPS`) every EVERY-th one gets SIGKILL right before it, and so do the last
 ones, in which a home takes its place. Prints one JSON object per crash. DIRECTORY has a home, its ``backup`` and the
 key that opens it.
 """
@@ -24,7 +24,7 @@ from sluice.cli.backup.restoration import Wish, restore
 from sluice.core.clock import utc_now
 from sluice.core.home import Home
 from sluice.pki.config import PkiConfig
-from tests.deadly_disk import is_step, killed_before
+from tests.crash_injection import is_step, killed_before
 
 LAST = 8
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import sluice
-from tests.deadly_disk import crash_reports
+from tests.crash_injection import crash_reports
 from tests.integration.backup.lived_in import LivedIn
 
 ROOT = Path(__file__).parents[3]

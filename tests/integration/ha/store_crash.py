@@ -2,7 +2,7 @@
 
     python store_crash.py DIRECTORY
 
-The process gets SIGKILL right before a step (:data:`tests.deadly_disk.STEPS`).
+The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`).
 Prints one JSON object per crash: what the store had confirmed by then, and what the next leader finds.
 """
 
@@ -25,7 +25,7 @@ from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail
 from sluice.runtime.jobmanager.store.job_store import JobStore
 from sluice.runtime.jobmanager.views import JobRecord
 from sluice.runtime.messages import JobState, JobSubmission
-from tests.deadly_disk import die_before, killed
+from tests.crash_injection import die_before, killed
 
 JOB = "0123456789abcdef" * 2
 CONTENT = b"print(1)"

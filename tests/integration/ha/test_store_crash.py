@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.deadly_disk import crash_reports
+from tests.crash_injection import crash_reports
 
 SCRIPT = Path(__file__).with_name("store_crash.py")
 

@@ -2,7 +2,7 @@
 
     python crash.py DIRECTORY init|issue
 
-The process gets SIGKILL right before a step (:data:`tests.deadly_disk.STEPS`). Prints one JSON object per crash: what
+The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`). Prints one JSON object per crash: what
 a reader finds then, and after the operation is done once more.
 """
 
@@ -23,7 +23,7 @@ from sluice.pki.identities.directory import read_identity
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
-from tests.deadly_disk import killed_before
+from tests.crash_injection import killed_before
 
 IDENTITY = SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm-1")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deadly_disk import crash_reports
+from tests.crash_injection import crash_reports
 
 SCRIPT = Path(__file__).with_name("crash.py")
 ROOT = Path(__file__).parents[3]

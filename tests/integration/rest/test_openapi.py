@@ -65,7 +65,7 @@ class Signer(AuthBase):
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         assert request.method is not None
         target = request.path_url
-        request.headers.update(self._gateway.headers(request.method, target, "ada", "admin", as_it_is=True))
+        request.headers.update(self._gateway.headers(request.method, target, "ada", "admin", raw_query=True))
         return request
 
 

@@ -20,7 +20,7 @@ from sluice.gateway.audit_log.chain import AccessPosition, AuditRecord
 from sluice.gateway.audit_log.log import AuditLog, AuditLogLimits
 from sluice.gateway.audit_log.segments import CURRENT
 from sluice.gateway.audit_log.verification import read_records, verify_log
-from tests.deadly_disk import WHEN, DeadlyDisk, killed
+from tests.crash_injection import WHEN, CrashingDisk, killed
 
 LIMITS = AuditLogLimits(checkpoint_records=4, segment_bytes=2500)
 RECORDS = 8
@@ -61,9 +61,9 @@ def main(directory: Path) -> None:
         for step in itertools.count(1):
             path = directory / f"{when}-{step}" / CURRENT
             told: list[int] = []
-            died, acknowledged = killed(partial(write_and_die, path, DeadlyDisk(step, when), 0))
+            died, acknowledged = killed(partial(write_and_die, path, CrashingDisk(step, when), 0))
             told += map(int, acknowledged)
-            again, acknowledged = killed(partial(write_and_die, path, DeadlyDisk(step, when), RECORDS))
+            again, acknowledged = killed(partial(write_and_die, path, CrashingDisk(step, when), RECORDS))
             told += map(int, acknowledged)
             log = AuditLog(path, limits=LIMITS)
             log.append(AuditRecord(event="decision", path=f"/{2 * RECORDS}"))

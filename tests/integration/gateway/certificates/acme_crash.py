@@ -2,7 +2,7 @@
 
     python acme_crash.py DIRECTORY
 
-The process gets SIGKILL right before a step (:data:`tests.deadly_disk.STEPS`). Prints one JSON object per crash.
+The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`). Prints one JSON object per crash.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from sluice.core.home import Home
 from sluice.gateway.acme.agent import lifetime_in_use
 from sluice.gateway.acme.store import AcmeStore, OrderRecord
-from tests.deadly_disk import killed_before
+from tests.crash_injection import killed_before
 from tests.public_authority import DAY, Issued, PublicAuthority
 
 NAME = "sluice.example.com"

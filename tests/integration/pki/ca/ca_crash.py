@@ -33,7 +33,7 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.csr import new_csr
 from sluice.pki.x509.key_identifiers import fingerprint
 from sluice.pki.x509.profiles import AuthorityKind
-from tests.deadly_disk import WHEN, DeadlyDisk, killed
+from tests.crash_injection import WHEN, CrashingDisk, killed
 
 CONFIG = PkiConfig()
 WORKER = SpiffeId.process(CONFIG.trust_domain, Role.TASKMANAGER, "tm-1")
@@ -87,12 +87,12 @@ def main(directory: Path) -> None:
             (pki / "authorities").symlink_to(template / "authorities")
             record, token = mint(WORKER, certificate, now=utc_now())
             TokenStore(pki).add(record, now=utc_now())
-            died, left = killed(partial(serve_and_die, pki, token, DeadlyDisk(step, when)))
+            died, left = killed(partial(serve_and_die, pki, token, CrashingDisk(step, when)))
             repairs = 0
             if died and when == "torn" and step % 4 == 0:
                 # The repair is killed at each of its own steps too.
                 repairs = sum(
-                    killed(partial(serve_and_die, pki, None, DeadlyDisk(again, "torn")))[0] for again in range(1, 7)
+                    killed(partial(serve_and_die, pki, None, CrashingDisk(again, "torn")))[0] for again in range(1, 7)
                 )
             granted = uses(pki, token)
             state = verify_ledger(ledger_path(pki))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.deadly_disk import crash_reports
+from tests.crash_injection import crash_reports
 
 SCRIPT = Path(__file__).with_name("ca_crash.py")
 

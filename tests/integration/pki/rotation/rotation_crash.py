@@ -2,7 +2,7 @@
 
     python rotation_crash.py DIRECTORY prepare|activate|finish|abort
 
-The process gets SIGKILL right before a step (:data:`tests.deadly_disk.STEPS`). Prints one JSON object per crash: the
+The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`). Prints one JSON object per crash: the
 phase that was left, what a reader finds then, and whether the verb could be repeated and the rotation be brought to
 its end.
 """
@@ -30,7 +30,7 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.trust.anchor_files import push_trust
 from sluice.pki.x509.key_identifiers import issuer_id, key_id
 from sluice.pki.x509.profiles import ISSUING, AuthorityKind
-from tests.deadly_disk import killed_before
+from tests.crash_injection import killed_before
 
 CONFIG = PkiConfig()
 WORKER = SpiffeId.process(CONFIG.trust_domain, Role.TASKMANAGER, "tm-1")

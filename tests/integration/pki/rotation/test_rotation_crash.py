@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deadly_disk import crash_reports
+from tests.crash_injection import crash_reports
 
 SCRIPT = Path(__file__).with_name("rotation_crash.py")
 

@@ -71,7 +71,7 @@ def test_signatures_of_the_token_verify(algorithm: str, keys: TokenKeys, place: 
     key.public_key().verify(key.sign(DATA, ecdsa), DATA, ecdsa)
     assert keys.load(key.uri).public_key() == key.public_key()
     assert copy.copy(key) is copy.deepcopy(key) is key
-    assert token.tries == ["1234"]
+    assert token.pins_tried == ["1234"]
 
 
 def test_it_signs_and_does_nothing_else(key: TokenKey) -> None:
@@ -98,7 +98,7 @@ def test_wrong_pin_is_shown_once_until_it_changes(
         with pytest.raises(StoreError, match=r"does not take the PIN in file:") as refused:
             keys.generate(place, "ecdsa-p256", "a key")
         assert "9999" not in str(refused.value)
-    assert token.tries == ["9999"]
+    assert token.pins_tried == ["9999"]
     write(tmp_path / "pin", "1234")
     check(keys.generate(place, "ecdsa-p256", "a key"))
 
@@ -110,7 +110,7 @@ def test_pin_that_becomes_wrong_is_shown_once(key: TokenKey, token: FakeToken) -
         with pytest.raises(StoreError, match="does not take the PIN"):
             key.sign(DATA, ECDSA)
         token.errors = []
-    assert token.tries == ["1234", "1234"]
+    assert token.pins_tried == ["1234", "1234"]
 
 
 @pytest.mark.parametrize(("flags", "why"), [(0x00020000, "locks itself at the next"), (0x00040000, "has locked")])
@@ -120,7 +120,7 @@ def test_token_that_is_about_to_lock_itself_is_left_alone(
     token.flags = flags
     with pytest.raises(StoreError, match=why):
         keys.generate(place, "ecdsa-p256", "a key")
-    assert token.tries == []
+    assert token.pins_tried == []
 
 
 @pytest.mark.parametrize("name", ["SessionHandleInvalid", "UserNotLoggedIn", "DeviceError", "GeneralError"])
@@ -128,7 +128,7 @@ def test_lost_session_is_opened_again(name: str, key: TokenKey, token: FakeToken
     token.errors = [name]
     before = library.initialized
     check(key)
-    assert (library.initialized, token.tries) == (before + 1, ["1234", "1234"])
+    assert (library.initialized, token.pins_tried) == (before + 1, ["1234", "1234"])
 
 
 def test_error_that_stays_is_told_and_later_tried_anew(key: TokenKey, token: FakeToken) -> None:
@@ -166,8 +166,8 @@ def test_what_a_token_cannot_do_is_said(
 
 
 def test_key_that_could_be_copied_is_removed_and_refused(keys: TokenKeys, place: TokenUri, token: FakeToken) -> None:
-    for spoils in ({Attribute.EXTRACTABLE: True}, {Attribute.SENSITIVE: False}):
-        token.spoils = spoils
+    for overrides in ({Attribute.EXTRACTABLE: True}, {Attribute.SENSITIVE: False}):
+        token.attribute_overrides = overrides
         with pytest.raises(StoreError, match="can be copied out of"):
             keys.generate(place, "ecdsa-p256", "a key")
         assert token.objects == []
@@ -180,7 +180,7 @@ def test_keys_that_do_not_fit_a_reference(keys: TokenKeys, place: TokenUri, toke
         keys.load(place.key("other", b"\x01"))
     with pytest.raises(StoreError, match="leave out `object` and `id`"):
         keys.generate(key.uri, "ecdsa-p256", "a key")
-    token.spoils = {Attribute.KEY_TYPE: KeyType.RSA}
+    token.attribute_overrides = {Attribute.KEY_TYPE: KeyType.RSA}
     with pytest.raises(StoreError, match="is of another type"):
         keys.generate(place, "ecdsa-p256", "b")
     token.put(ec.generate_private_key(ec.SECP256R1()), key.uri.id, "a key", b"", {})
@@ -199,7 +199,7 @@ def test_one_of_several_tokens(place: TokenUri) -> None:
 def test_two_references_to_one_token_share_its_login(key: TokenKey, keys: TokenKeys, token: FakeToken) -> None:
     token.logged_in = True
     check(keys.load(dataclasses.replace(key.uri, serial="0001")))
-    assert token.tries == ["1234"]
+    assert token.pins_tried == ["1234"]
 
 
 def test_module_that_does_not_load(keys: TokenKeys, place: TokenUri) -> None:
@@ -213,7 +213,7 @@ def test_child_of_a_fork_begins_anew(key: TokenKey, keys: TokenKeys, token: Fake
     keys._sessions._forget()  # what runs in the child first
     check(key)
     check(key)
-    assert (library.initialized, token.tries, token.closed) == (before + 1, ["1234", "1234"], 0)
+    assert (library.initialized, token.pins_tried, token.closed) == (before + 1, ["1234", "1234"], 0)
 
 
 def test_module_file_that_others_can_change_is_not_loaded(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ STEPS = frozenset(
 WRITING = os.O_WRONLY | os.O_RDWR
 
 
-class DeadlyDisk(Disk):
+class CrashingDisk(Disk):
     """Kills its process (SIGKILL) around the ``fatal``-th step: before it, after it, or in the middle of a write."""
 
     def __init__(self, fatal: int, when: str) -> None:
@@ -44,15 +44,15 @@ class DeadlyDisk(Disk):
 
     def sync(self, descriptor: int) -> None:
         """Sync, or die before or after it."""
-        self._around(lambda: super(DeadlyDisk, self).sync(descriptor))
+        self._around(lambda: super(CrashingDisk, self).sync(descriptor))
 
     def truncate(self, descriptor: int, size: int) -> None:
         """Truncate, or die before or after it."""
-        self._around(lambda: super(DeadlyDisk, self).truncate(descriptor, size))
+        self._around(lambda: super(CrashingDisk, self).truncate(descriptor, size))
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename, or die before or after it."""
-        self._around(lambda: super(DeadlyDisk, self).rename(old, new))
+        self._around(lambda: super(CrashingDisk, self).rename(old, new))
 
     def _around(self, step: Callable[[], None]) -> None:
         fatal = self._is_fatal()
