@@ -206,9 +206,9 @@ class Cluster:
         failures: int = 0,
         restart: Mapping[str, object] | None = None,
         stream: Sequence[int] = (),
-        **besides: Any,
+        **extra: Any,
     ) -> str:
-        """Submit a pipeline of the fake driver, with ``besides`` in the request; returns the job id.
+        """Submit a pipeline of the fake driver, with ``extra`` in the request; returns the job id.
 
         One without executors gets a TaskManager for its driver when there is none.
         """
@@ -219,7 +219,7 @@ class Cluster:
         if stream:
             pipeline["stream"] = list(stream)
         form = aiohttp.FormData()
-        request = {"executors": max(1, executors), "args": list(args), "restart": dict(restart or {}), **besides}
+        request = {"executors": max(1, executors), "args": list(args), "restart": dict(restart or {}), **extra}
         form.add_field("request", json.dumps(request), content_type="application/json")
         form.add_field("pipeline", json.dumps(pipeline).encode(), filename="pipeline.json")
         status, document = await self.call("POST", "/v1/jobs", data=form)
@@ -257,12 +257,12 @@ class Cluster:
 
         return await eventually(reached, f"job is {state}")
 
-    async def until_running(self, job_id: str, count: int, *, besides: Sequence[int] = ()) -> list[Any]:
-        """Wait until ``count`` executors run that are not among ``besides``."""
+    async def until_running(self, job_id: str, count: int, *, excluding: Sequence[int] = ()) -> list[Any]:
+        """Wait until ``count`` executors run that are not among ``excluding``."""
 
         async def enough() -> Any:
             job = await self.job(job_id)
-            running = [e for e in job["executors"] if e["state"] == "RUNNING" and e["id"] not in besides]
+            running = [e for e in job["executors"] if e["state"] == "RUNNING" and e["id"] not in excluding]
             return running if len(running) == count else None
 
         found: list[Any] = await eventually(enough, f"{count} executors run")

@@ -161,7 +161,7 @@ async def test_a_killed_executor_is_replaced_the_driver_is_told_and_the_job_fini
     job_id = await cluster.submit()
     victim, survivor = await cluster.until_running(job_id, 2)
     os.kill(await cluster.pid(job_id, victim), signal.SIGKILL)
-    both = await cluster.until_running(job_id, 2, besides=[victim["id"]])
+    both = await cluster.until_running(job_id, 2, excluding=[victim["id"]])
     assert {each["id"] for each in both} == {survivor["id"], 3}
     job = await cluster.job(job_id)
     assert [each["exit_reason"] for each in job["executors"] if each["id"] == victim["id"]] == ["killed by SIGKILL"]
@@ -182,7 +182,7 @@ async def test_executors_of_a_lost_taskmanager_come_back_elsewhere(cluster: Clus
     first = await cluster.until_running(job_id, 2)
     await cluster.start_taskmanager("tm-2", driver_slots=0)
     await cluster.stop_taskmanager("tm-1")
-    both = await cluster.until_running(job_id, 2, besides=[each["id"] for each in first])
+    both = await cluster.until_running(job_id, 2, excluding=[each["id"] for each in first])
     assert {each["taskmanager"] for each in both} == {"tm-2"}
     cluster.flag.touch()
     job = await cluster.until(job_id, "FINISHED")

@@ -152,7 +152,7 @@ async def test_a_drained_taskmanager_hands_its_executors_on_and_leaves(cluster: 
     (first,) = await cluster.until_running(job_id, 1)
     await cluster.start_taskmanager("tm-2", driver_slots=0)
     assert (await cluster.call("POST", "/v1/taskmanagers/tm-1/drain"))[0] == 202
-    (second,) = await cluster.until_running(job_id, 1, besides=[first["id"]])
+    (second,) = await cluster.until_running(job_id, 1, excluding=[first["id"]])
     assert second["taskmanager"] == "tm-2"
     log = (await cluster.get(f"/v1/jobs/{job_id}/logs?source=driver.stdout"))["data"]
     assert f"decommissioned [{first['id']}]: TaskManager tm-1 is drained" in log
@@ -265,6 +265,6 @@ async def test_draining_is_taken_back(cluster: Cluster) -> None:
         return bool((await cluster.get("/v1/taskmanagers"))["taskmanagers"][0]["draining"])
 
     assert not await draining()
-    await cluster.until_running(job_id, 1, besides=[first["id"]])  # in the slot that nobody was given meanwhile
+    await cluster.until_running(job_id, 1, excluding=[first["id"]])  # in the slot that nobody was given meanwhile
     cluster.flag.touch()
     await cluster.until(job_id, "FINISHED")
