@@ -2,8 +2,8 @@
 
     python crash.py DIRECTORY init|issue
 
-The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`). Prints one JSON object per crash: what
-a reader finds then, and after the operation is done once more.
+The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`). Prints one JSON object per crash:
+what a reader finds then, and after the operation is done once more.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python rotation_crash.py DIRECTORY prepare|activate|finish|abort
 
-The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`). Prints one JSON object per crash: the
-phase that was left, what a reader finds then, and whether the verb could be repeated and the rotation be brought to
+The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`). Prints one JSON object per crash:
+the phase that was left, what a reader finds then, and whether the verb could be repeated and the rotation be brought to
 its end.
 """
 
