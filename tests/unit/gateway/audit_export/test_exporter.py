@@ -198,7 +198,7 @@ async def test_one_process_at_a_time_exports(path: Path, file: FullDisk) -> None
         turns.release()
         await asyncio.sleep(0)
 
-    with file.owned():
+    with file.lock():
         second = CursorFile(file._path)
         running = asyncio.create_task(Exporter("siem", path.parent, second, receiver, sleep=sleep).run())
         for _ in range(3):

@@ -180,11 +180,11 @@ def test_a_forged_checkpoint_is_refused(path: Path) -> None:
 
 def test_a_position_survives_and_a_damaged_one_is_told(tmp_path: Path) -> None:
     file = CursorFile(tmp_path / "export" / "siem.json")
-    with file.owned() as mine:
+    with file.lock() as mine:
         assert mine
         assert file.read() == Cursor()
         file.write(Cursor(7, "a" * 64, 3))
-        with CursorFile(tmp_path / "export" / "siem.json").owned() as also:
+        with CursorFile(tmp_path / "export" / "siem.json").lock() as also:
             assert not also
     assert file.read() == Cursor(7, "a" * 64, 3)
     assert (tmp_path / "export" / "siem.json").stat().st_mode & 0o077 == 0
