@@ -282,7 +282,7 @@ class LyingFetchConnection(honest.FetchConnection):
             fetch = Fetch(header, data, checks, plan, 0, time.monotonic(), holding=holding)
             pieces = []
             while fetch.advance():
-                at, row = fetch.at, fetch.row
+                at, row = fetch.window, fetch.row
                 assert at is not None
                 content = bytearray(at.lengths[row])
                 fetch.read(at, row, row + 1, memoryview(content))
