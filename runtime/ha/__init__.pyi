@@ -29,4 +29,4 @@ from .pointers import MAX_POINTERS as MAX_POINTERS, PointerStore as PointerStore
 from .services import make_election as make_election, make_storage as make_storage
 from .storage import HaStorage as HaStorage, StoredEntry as StoredEntry
 from .storage_identity import check_storage as check_storage
-from .terms import Ready as Ready
+from .terms import Ready as Ready, run_terms as run_terms

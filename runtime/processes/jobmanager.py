@@ -35,8 +35,8 @@ from sluice.runtime.ha import (
     make_election,
     make_storage,
     origin_of,
+    run_terms,
 )
-from sluice.runtime.ha.terms import run_terms
 from sluice.runtime.jobmanager import DISPATCHER
 from sluice.runtime.jobmanager.attempt import JobIdentities, JobTokens, Record, RemoteDrivers
 from sluice.runtime.jobmanager.dispatcher import ClusterDiagnostics, ConnectSessions

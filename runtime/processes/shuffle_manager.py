@@ -27,8 +27,8 @@ from sluice.runtime.ha import (
     Ready,
     make_election,
     origin_of,
+    run_terms,
 )
-from sluice.runtime.ha.terms import run_terms
 from sluice.runtime.node import (
     SHUFFLE_MANAGER,
     ShuffleManagerAddress,
