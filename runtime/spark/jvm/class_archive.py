@@ -115,11 +115,13 @@ def archive_options(archive: Path, log: Path) -> list[str]:
         if is_aot
         else ["-Xshare:auto", f"-XX:SharedArchiveFile={archive}"]
     )
+    tag = "aot" if is_aot else "cds"
     return [
         *use,
+        f"-Xlog:{tag}*=off",  # on standard output, where the job's own lines are
         # Map the archive at its original address: relocation would give each JVM a private copy of every page.
         "-XX:+UnlockDiagnosticVMOptions",
         "-XX:ArchiveRelocationMode=0",
         *([WITHOUT_PROFILES] if is_aot else []),
-        f'-Xlog:{"aot" if is_aot else "cds"}=info:file="{log}":uptime,level,tags:filecount=0',
+        f'-Xlog:{tag}=info:file="{log}":uptime,level,tags:filecount=0',
     ]

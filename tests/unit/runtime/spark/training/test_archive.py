@@ -139,6 +139,7 @@ def test_java_25_and_newer_use_aot_caches(java: Java, option: str, workshop: Wor
     lines = archive_options(archive, Path("/work/classes.log"))
     assert option.format(archive) in lines
     assert {"-Xshare:auto", "-XX:AOTMode=auto"} & set(lines), "a JVM that it does not fit would not start"
+    assert {"-Xlog:aot*=off", "-Xlog:cds*=off"} & set(lines), "the JVM would print among the job's own lines"
 
 
 def test_java_25_is_taken_once_it_has_an_archive(workshop: Workshop, tmp_path: Path) -> None:
