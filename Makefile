@@ -61,10 +61,12 @@ class-archive: $(VENV) java ## an archive of Spark's classes now, which otherwis
 
 .PHONY: test-system
 test-system: $(VENV) java chromium ## whole systems with real programs (browsers, ensembles, killed leaders), an hour on 2 cores
+	$(WITH_ARCHIVE)
 	.venv/bin/pytest tests/system -m 'not long' $(SPREAD)
 
 .PHONY: test-chaos
 test-chaos: $(VENV) java chromium ## what takes long: huge partitions, series of faults, whole systems that are marked long
+	$(WITH_ARCHIVE)
 	.venv/bin/pytest tests/chaos
 	.venv/bin/pytest tests/system -m long
 
