@@ -6,8 +6,12 @@ below need is imported when they are first used.
 
 The parts of this package stand at the top level of the repository; here they are links, so that each module has one
 name, ``sluice.…``, in a checkout and in an installed wheel (docs/adr/0090-install-one-package.md).
+
+A process keeps the release that it was started with: when the link to an environment is switched during an upgrade,
+modules that it imports later still come from the old environment (docs/howto/upgrade.md).
 """
 
+from os.path import realpath as _realpath
 from typing import TYPE_CHECKING
 
 import lazy_loader  # type: ignore[import-untyped]  # the package has no type information
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
     from sluice.client.errors import AwayError, ClientError, JobFailed, RefusedError, UnreachableError, UsageError
     from sluice.client.spark_connect import spark_session
     from sluice.core.errors import SluiceError
+
+__path__[:] = map(_realpath, __path__)
 
 __all__ = [
     "AwayError",

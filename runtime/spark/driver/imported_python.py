@@ -16,7 +16,8 @@ from sluice.runtime.node import ChildProcess
 from sluice.runtime.spark.jvm import Command
 
 ADMISSION_SECONDS = 10.0
-_PROGRAM = Path(__file__).with_name("waiting_python.py")
+_PROGRAM = Path(__file__).with_name("waiting_python.py").read_text(encoding="utf-8")
+"""Read when this module is loaded, because both must be of one release: a link to it may be switched meanwhile."""
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -27,7 +28,7 @@ class _Job(msgspec.Struct, frozen=True):
 
 def imported_python_argv(*ready: Path) -> tuple[str, ...]:
     """The command of the process, which creates the files ``ready`` once it waits. Standard input must be a pipe."""
-    return (sys.executable, "-c", _PROGRAM.read_text(encoding="utf-8"), *map(str, ready))
+    return (sys.executable, "-c", _PROGRAM, *map(str, ready))
 
 
 async def run_pipeline(process: ChildProcess, command: Command, more: Mapping[str, str], directory: Path) -> None:

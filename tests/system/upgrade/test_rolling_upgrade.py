@@ -1,7 +1,7 @@
 """A cluster goes from one release to another, process by process, while jobs run and users ask; and back.
 
 ``SLUICE_UPGRADE_FROM=COMMIT`` names the other release; without it, it is the commit that recorded the newest one in
-``tests/compat/releases``. Both are installed as wheels, in environments of their own; a link says which one is used.
+``tests/compat/releases``, or the one from which on processes keep their release (ADR 148), if that is newer. Both are installed as wheels, in environments of their own; a link says which one is used.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ DEADLINE_SECONDS = 300.0
 RETRY_SECONDS = 60.0
 """For so long a client asks again when nobody answers."""
 BEFORE, AFTER = "before", "after"
+RECORDED = ("tests/compat/releases", "docs/adr/0148-keep-a-process-on-its-release.md")
 ANSWER = "4999950000"
 CONFIG = """
 [isolation]
@@ -146,7 +147,7 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Releases]:
     place = tmp_path_factory.mktemp("upgrade")
     place.chmod(0o755)
     found = Releases(place)
-    commit = os.environ.get("SLUICE_UPGRADE_FROM") or git("log", "-1", "--format=%H", "--", "tests/compat/releases")
+    commit = os.environ.get("SLUICE_UPGRADE_FROM") or git("log", "-1", "--format=%H", "--", *RECORDED)
     archive = git("archive", commit if isinstance(commit, str) else commit.decode().strip())
     with tarfile.open(fileobj=BytesIO(archive)) as tar:
         tar.extractall(place / "tree", filter="data")
