@@ -1,7 +1,8 @@
 """A cluster goes from one release to another, process by process, while jobs run and users ask; and back.
 
 ``SLUICE_UPGRADE_FROM=COMMIT`` names the other release; without it, it is the commit that recorded the newest one in
-``tests/compat/releases``, or the one from which on processes keep their release (ADR 148), if that is newer. Both are installed as wheels, in environments of their own; a link says which one is used.
+``tests/compat/releases``, or the one from which on processes keep their release (ADR 148), if that is newer. Both are
+installed as wheels, in environments of their own; a link says which one is used.
 """
 
 from __future__ import annotations
