@@ -15,10 +15,10 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 
 import org.apache.spark.internal.Logging
 
-/** The line to the driver agent: JSON objects, one a line, over a unix socket (`runtime/spark/driver/bridge.py`).
+/** The connection to the driver agent: one JSON object per line over a Unix socket (`runtime/spark/driver/bridge.py`).
   *
-  * Messages leave in the order they were sent: a kill never overtakes the lower total that goes with it. No thread of
-  * Spark's waits for the agent.
+  * Messages leave in the order in which they were sent, so a kill never overtakes the lower total that goes with it.
+  * Spark's threads never wait for the agent.
   */
 private[sluice] final class Bridge(received: JsonNode => Unit, lost: Throwable => Unit) extends Logging {
   import Bridge._
@@ -42,7 +42,7 @@ private[sluice] final class Bridge(received: JsonNode => Unit, lost: Throwable =
   def send(message: ObjectNode): Unit =
     if (!outgoing.offer(Some(message))) fail(new IOException(s"the driver agent is $MaxQueued messages behind"))
 
-  /** Sends a question; its answer carries the same `id`. Fails when the bridge does. */
+  /** Sends a request. The response has the same `id`. The future fails when the bridge fails. */
   def request(message: ObjectNode): CompletableFuture[JsonNode] = {
     val id = questions.incrementAndGet()
     val answer = new CompletableFuture[JsonNode]()
@@ -53,10 +53,10 @@ private[sluice] final class Bridge(received: JsonNode => Unit, lost: Throwable =
     answer
   }
 
-  /** Sends something that the next one replaces: left out while the agent is behind. */
+  /** Sends a message that a later one supersedes. The message is dropped while older messages are still queued. */
   def sendIfIdle(message: ObjectNode): Unit = if (outgoing.isEmpty) send(message)
 
-  /** Sends what is queued, then closes. */
+  /** Sends the queued messages, then closes the connection. */
   def close(): Unit = {
     closing = true
     outgoing.offer(None)
@@ -86,7 +86,7 @@ private[sluice] final class Bridge(received: JsonNode => Unit, lost: Throwable =
           if (byte == '\n') {
             handle(line.toByteArray)
             line.reset()
-          } else if (line.size == MaxLineBytes) throw new IOException(s"a line of more than $MaxLineBytes bytes")
+          } else if (line.size == MaxLineBytes) throw new IOException(s"a line is longer than $MaxLineBytes bytes")
           else line.write(byte)
         }
         buffer.clear()
@@ -97,11 +97,11 @@ private[sluice] final class Bridge(received: JsonNode => Unit, lost: Throwable =
     }
 
   private def handle(line: Array[Byte]): Unit = {
-    val message = Json.readTree(line) // a JsonProcessingException is an IOException
+    val message = Json.readTree(line) // throws JsonProcessingException, which is an IOException
     try Option(unanswered.get(message.path("id").asLong(0))) match {
       case Some(answer) => answer.complete(message)
       case None         => received(message)
-    } catch { case NonFatal(error) => logWarning(s"message ${message.path("type").asText()} failed", error) }
+    } catch { case NonFatal(error) => logWarning(s"cannot handle message ${message.path("type").asText()}", error) }
   }
 
   private def fail(error: IOException): Unit = {

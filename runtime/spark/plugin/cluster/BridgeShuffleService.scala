@@ -10,7 +10,7 @@ import org.apache.spark.{FetchFailed, SparkEnv, SparkException}
 import org.apache.spark.scheduler.{SparkListener, SparkListenerTaskEnd}
 import org.apache.spark.shuffle.sluice.{Allocation, Location, OutputLocation, Settings, ShuffleService, WorkerAddress}
 
-/** Asks the driver agent for the workers of a shuffle, and tells it what became of them. */
+/** Requests the workers of a shuffle from the driver agent, and reports lost workers and finished shuffles to it. */
 private[sluice] final class BridgeShuffleService(bridge: Bridge) extends ShuffleService {
   import BridgeShuffleService._
 
@@ -47,7 +47,7 @@ private[sluice] final class BridgeShuffleService(bridge: Bridge) extends Shuffle
 
   private def key(answer: JsonNode): Array[Byte] = {
     val digits = answer.path("integrity_key").asText()
-    if (!digits.matches(s"[0-9a-f]{${2 * KeyBytes}}")) throw new SparkException("a shuffle without an integrity key")
+    if (!digits.matches(s"[0-9a-f]{${2 * KeyBytes}}")) throw new SparkException("a shuffle has no valid integrity key")
     java.util.HexFormat.of().parseHex(digits)
   }
 
@@ -63,13 +63,13 @@ private[sluice] final class BridgeShuffleService(bridge: Bridge) extends Shuffle
 }
 
 private[sluice] object BridgeShuffleService {
-  /** A standby JobManager has to have taken over by then. */
+  /** Long enough for a standby JobManager to take over. */
   private val RegisterSeconds = 120L
   private val LocateSeconds = 10L
   private val KeyBytes = 8
 }
 
-/** Tells of workers from which a task could not fetch. */
+/** Reports the workers from which a task could not fetch. */
 private[sluice] final class FetchFailureListener extends SparkListener {
   override def onTaskEnd(event: SparkListenerTaskEnd): Unit = event.reason match {
     case failed: FetchFailed =>

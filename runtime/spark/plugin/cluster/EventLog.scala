@@ -15,11 +15,11 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.scheduler._
 import org.apache.spark.util.{JsonProtocol, Utils}
 
-/** Spark's event log, told to the driver agent line by line, from which Spark's UI is shown after the job's end.
+/** Sends Spark's event log to the driver agent line by line. Spark's UI of an ended job is rendered from this log.
   *
-  * The agent (`runtime/spark/driver/event_log.py`) masks, compresses, bounds and stores it where the job cannot write. If it
-  * takes no more, or is slow, the job goes on: this listener is alone in Spark's queue for event logs, which drops
-  * events when it is full.
+  * The agent (`runtime/spark/driver/event_log.py`) masks secrets, compresses the log, limits its size and stores it
+  * where the job cannot write. The job continues if the agent is slow or stops reading: this listener is the only one
+  * in Spark's event log queue, which drops events when it is full.
   */
 private[sluice] final class EventLog(conf: SparkConf, channel: SocketChannel) extends SparkFirehoseListener with Logging {
   import EventLog._
@@ -64,13 +64,13 @@ private[sluice] final class EventLog(conf: SparkConf, channel: SocketChannel) ex
       }
     } catch {
       case error: IOException =>
-        logInfo(s"the event log ends here, the job goes on: ${error.getMessage}")
+        logInfo(s"cannot write to the event log, the job continues without it: ${error.getMessage}")
         close()
-      case NonFatal(error) => logWarning("an event is not in the event log", error) // a listener must not be removed for it
+      case NonFatal(error) => logWarning("cannot add an event to the event log", error) // keep the listener registered
     }
   }
 
-  /** Local properties of threads have Spark settings in them. */
+  /** The local properties of a thread contain Spark settings, which may be secret. */
   private def redacted(properties: Properties): Properties =
     if (properties == null) null
     else {
@@ -85,7 +85,7 @@ private[sluice] object EventLog extends Logging {
   private val MaxLineBytes = 4 << 20 // MAX_LINE_BYTES in runtime/spark/driver/event_log.py
   private val FlushNanos = 1000000000L
 
-  /** Begin it if the driver agent takes it; before the listeners of `sc` are told anything. */
+  /** Starts the event log if the driver agent accepts one. Call this before the listeners of `sc` receive any event. */
   def begin(sc: SparkContext): Option[EventLog] =
     Option(System.getenv("SLUICE_BRIDGE"))
       .map(Path.of(_).resolveSibling("events")) // SOCKET_NAME in runtime/spark/driver/event_log.py
@@ -99,11 +99,11 @@ private[sluice] object EventLog extends Logging {
           Some(log)
         } catch {
           case error: IOException =>
-            logWarning("there is no event log of this SparkContext", error)
+            logWarning("cannot open the event log, this SparkContext runs without one", error)
             None
         }
       }
 
-  /** Whether Spark itself would log it; those of libraries say so themselves. */
+  /** Whether Spark itself would log the event. Events that libraries define decide this themselves. */
   private def isKept(event: SparkListenerEvent): Boolean = event.logEvent
 }

@@ -10,12 +10,12 @@ import org.apache.spark.Success
 import org.apache.spark.scheduler._
 import org.apache.spark.util.ThreadUtils
 
-/** Counts what happens since the start of this driver, and reports the counters at most five times a second. */
+/** Counts jobs, stages and tasks since the start of this driver, and reports them at most five times a second. */
 private[sluice] final class ProgressListener(bridge: Bridge) extends SparkListener {
   import ProgressListener._
 
   private var changed = false
-  // Stages of running jobs that have not been submitted: a stage whose output exists is skipped, never completed.
+  // By job, the stages that were not submitted yet. A stage whose output exists is skipped and never completes.
   private val waiting = mutable.Map.empty[Int, mutable.Map[Int, Int]]
   private val timer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("sluice-progress")
   timer.scheduleWithFixedDelay(() => report(), IntervalMillis, IntervalMillis, TimeUnit.MILLISECONDS)
@@ -23,7 +23,7 @@ private[sluice] final class ProgressListener(bridge: Bridge) extends SparkListen
   /** Reports the last state and stops. */
   def close(): Unit = {
     timer.shutdownNow()
-    ProgressListener.synchronized { counters("tasks_running") = 0 } // whatever ran is gone with its executors
+    ProgressListener.synchronized { counters("tasks_running") = 0 } // running tasks ended with their executors
     bridge.send(snapshot())
   }
 
@@ -53,13 +53,13 @@ private[sluice] final class ProgressListener(bridge: Bridge) extends SparkListen
     val never = waiting.remove(event.jobId).toSeq.flatMap(_.values)
     if (event.jobResult == JobSucceeded) {
       count("spark_jobs_finished" -> 1, "stages_total" -> -never.size.toLong, "tasks_total" -> -never.map(_.toLong).sum)
-    } else count("spark_jobs_failed" -> 1) // what was never submitted was not skipped either
+    } else count("spark_jobs_failed" -> 1) // stages that were not submitted were not skipped either
   }
 
   override def onStageSubmitted(event: SparkListenerStageSubmitted): Unit = synchronized {
     val stage = event.stageInfo
     val first = waiting.values.map(_.remove(stage.stageId)).toSeq.flatten.nonEmpty
-    if (!first) count("stages_total" -> 1, "tasks_total" -> stage.numTasks.toLong) // an attempt again
+    if (!first) count("stages_total" -> 1, "tasks_total" -> stage.numTasks.toLong) // a further attempt
   }
 
   override def onStageCompleted(event: SparkListenerStageCompleted): Unit =
@@ -91,7 +91,7 @@ private[sluice] object ProgressListener {
     "spark_jobs_started", "spark_jobs_finished", "spark_jobs_failed", "stages_total", "stages_finished", "stages_failed",
     "tasks_total", "tasks_finished", "tasks_failed", "tasks_running", "executors_added", "executors_removed", "shuffle_bytes_written", "shuffle_bytes_read")
 
-  // Over all SparkContexts of this driver: a program may start several in a row.
+  // Shared by all SparkContexts of this driver: a program may start several, one after the other.
   private val counters = mutable.LinkedHashMap(Counters.map(_ -> 0L): _*)
   private var firstTaskAt = 0.0
 }

@@ -9,8 +9,8 @@ import org.apache.spark.util.Utils
 
 /** Runs Spark on the slots of a Sluice cluster: `spark.master=sluice://JOB_ID`.
   *
-  * Found through META-INF/services. The driver's JVM is started by the driver agent (`runtime/spark/driver/main.py`), which is the
-  * other end of the [[Bridge]].
+  * Spark finds this class through META-INF/services. The driver agent (`runtime/spark/driver/main.py`) starts the
+  * driver's JVM and is the other end of the [[Bridge]].
   */
 class SluiceClusterManager extends ExternalClusterManager {
 
@@ -28,15 +28,15 @@ class SluiceClusterManager extends ExternalClusterManager {
     scheduler.asInstanceOf[TaskSchedulerImpl].initialize(backend)
 }
 
-/** Refuses a SparkContext whose code made a setting that a job may not make.
+/** Refuses a SparkContext if the program changed a setting that jobs may not change.
   *
-  * The patterns are those of `runtime/spark/jvm/job_conf.py`, handed over in system properties.
+  * The patterns come from `runtime/spark/jvm/job_conf.py`, which passes them in system properties.
   */
 private[sluice] object LauncherSettings {
   private val Reserved = "sluice.conf.reserved"
   private val Allowed = "sluice.conf.allowed"
 
-  /** Set by Spark and PySpark themselves on every start. */
+  /** Settings that Spark and PySpark themselves make on every start. */
   private val SparksOwn = Set(
     "spark.app.id", "spark.app.attempt.id", "spark.app.starttime", "spark.app.submittime",
     "spark.app.initial.archive.urls", "spark.app.initial.file.urls", "spark.app.initial.jar.urls", "spark.executor.id",
@@ -68,7 +68,7 @@ private[sluice] object LauncherSettings {
     texts.map(_.split("\\*", -1).map(java.util.regex.Pattern.quote).mkString(".*").r)
   }
 
-  /** Spark adds its module options to whatever is there; those are ours as well. */
+  /** Whether `value` has only the module options that Spark itself appends; the launcher sets the same ones. */
   private def onlyModules(key: String, value: String): Boolean =
     JavaOptions(key) && {
       val known = JavaModuleOptions.defaultModuleOptionArray.toSet

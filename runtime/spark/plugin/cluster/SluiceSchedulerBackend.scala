@@ -18,10 +18,11 @@ import org.apache.spark.shuffle.sluice.{PipelinedShuffles, ShuffleService}
 import org.apache.spark.sql.sluice.StreamingQueries
 import org.apache.spark.util.{ThreadUtils, Utils}
 
-/** Tells the JobMaster how many executors are wanted, and Spark why one is gone.
+/** Tells the JobMaster how many executors Spark wants, and tells Spark why an executor was lost.
   *
-  * Level-triggered: each statement of totals replaces the one before, and the JobMaster keeps to it (Spark itself never asks
-  * for a replacement when allocation is static).
+  * Requests are level-triggered: each message states the total number of executors and replaces the message before it.
+  * The JobMaster keeps that number running and replaces lost executors, because Spark itself requests no replacements
+  * under static allocation.
   */
 private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkContext)
     extends CoarseGrainedSchedulerBackend(scheduler, sc.env.rpcEnv) {
@@ -35,7 +36,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   private val stopping = new AtomicBoolean()
   @volatile private var begun = false
 
-  /** A job that sets how many executors to wait for waits for them. */
+  /** False if the job itself sets how many executors to wait for: then its tasks wait for all of them. */
   private val beginsWithFirst = conf.getBoolean(BeginWithFirst, defaultValue = false)
   private val firstWaits = new AtomicBoolean()
   @volatile private var firstGraceOver = false
@@ -43,12 +44,15 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   private var eventLog: Option[EventLog] = None
   private val awaitingReason = ConcurrentHashMap.newKeySet[String]()
 
-  /** Executors whose end was told to Spark, once: the report and the lost connection come in any order. */
+  /** Executors whose end Spark already knows. The JobMaster's report and the lost connection arrive in any order. */
   private val settled = ConcurrentHashMap.newKeySet[String]()
 
   override def applicationId(): String = appId
 
-  /** Enough executors were there once, or were waited for long enough. Spark's own answer writes a line each time. */
+  /** Whether enough executors have registered, or the wait for them has timed out. Stays true afterwards.
+    *
+    * The result is kept because each call of Spark's own `isReady` writes a log line.
+    */
   def ready: Boolean = {
     if (!begun) begun = isReady()
     begun
@@ -57,10 +61,10 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   override def sufficientResourcesRegistered(): Boolean =
     totalRegisteredExecutors.get() >= initialExecutors * minRegisteredRatio
 
-  /** Tasks need not wait any more: enough executors are there, or one is and the others do not follow at once.
+  /** Whether tasks may start: enough executors have registered, or at least one has and the grace period is over.
     *
-    * Where executors start at the same time and processors are free, all of them are there within a moment, and the first
-    * stage is spread over them. On a busy machine the first one would wait for seconds with nothing to do.
+    * If CPUs are free, all executors register within a moment, and the first stage is spread over them. On a busy
+    * machine the first executor would otherwise be idle for seconds.
     */
   def hasBegun: Boolean = ready || (beginsWithFirst && totalRegisteredExecutors.get() > 0 && firstHasWaited)
 
@@ -75,13 +79,13 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
     firstGraceOver
   }
 
-  /** While executors start, as if they were there: who asks now cuts the data for all of them. */
+  /** Counts executors that are still starting as registered, so that data is partitioned for all of them. */
   override def defaultParallelism(): Int = {
     val expected = if (ready) 0 else initialExecutors * conf.get(config.EXECUTOR_CORES)
     conf.getInt(config.DEFAULT_PARALLELISM.key, Seq(totalCoreCount.get(), expected, 2).max)
   }
 
-  /** Asked for a barrier stage, which Spark tries again only after 15 s when there are too few. */
+  /** Waits for the executors. Spark calls this for barrier stages, and retries only after 15 s if slots are missing. */
   override def maxNumConcurrentTasks(profile: ResourceProfile): Int = {
     while (!ready && !stopping.get()) Thread.sleep(ReadyPollMillis)
     super.maxNumConcurrentTasks(profile)
@@ -89,7 +93,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
 
   override def start(): Unit = {
     super.start()
-    bridge.start() // no agent, no SparkContext
+    bridge.start() // fails the SparkContext if there is no agent
     eventLog = EventLog.begin(sc)
     ShuffleService.open(new BridgeShuffleService(bridge))
     sc.addSparkListener(progress)
@@ -104,7 +108,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
 
   override def stop(): Unit =
     if (stopping.compareAndSet(false, true)) {
-      // Executors end one after the other now: none of them is to be replaced.
+      // The executors now end one after the other. The JobMaster must not replace them.
       sendTargets(Map.empty)
       try super.stop()
       finally {
@@ -118,7 +122,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
       }
     }
 
-  // --- what Spark wants ---
+  // --- requests from Spark ---
 
   override protected def doRequestTotalExecutors(wanted: Map[ResourceProfile, Int]): Future[Boolean] = {
     sendTargets(wanted)
@@ -140,7 +144,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
       .put("driver_url", driverUrl)
       .put("executor_memory_mb", sc.executorMemory)
       .put("executor_cores", conf.get(config.EXECUTOR_CORES))
-    // What an executor has to know before it can talk to the driver.
+    // The settings that an executor needs before it can connect to the driver.
     val startup = message.putObject("startup_conf")
     conf.getAll.foreach { case (key, value) => if (SparkConf.isExecutorStartupConf(key)) startup.put(key, value) }
     val options = message.putArray("java_options")
@@ -168,17 +172,20 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
     bridge.send(message)
   }
 
-  // --- what the JobMaster says ---
+  // --- messages from the JobMaster ---
 
   private def received(message: JsonNode): Unit = message.path("type").asText() match {
     case "executor_exited" => executorExited(message)
     case "cancel"          => sc.cancelAllJobs()
     case "decommission"    => decommission(message)
     case "stop_streaming"  => stopStreaming(message.path("grace_ms").asLong(0))
-    case other             => logWarning(s"the driver agent sent something unknown: $other")
+    case other             => logWarning(s"the driver agent sent a message of unknown type $other")
   }
 
-  /** Their tasks finish, their blocks go elsewhere, then they end by themselves. Totals stay: the JobMaster replaces them. */
+  /** Decommissions executors: they finish their tasks, migrate their blocks and exit.
+    *
+    * The target total stays the same, so the JobMaster replaces them.
+    */
   private def decommission(message: JsonNode): Unit = {
     val known = getExecutorIds().toSet
     val info = ExecutorDecommissionInfo(message.path("reason").asText(""), None)
@@ -203,14 +210,14 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
         ExecutorProcessLost(why, Some(message.path("host").asText()), byApplication)
       } else ExecutorExited(message.path("exit_code").asInt(-1), byApplication, why)
     awaitingReason.remove(id)
-    // One that Spark has removed already, or is about to, would be reported twice.
+    // Do not report an executor twice that Spark has removed already, or is about to remove.
     if (settled.add(id) && getExecutorIds().contains(id)) removeExecutor(id, reason)
   }
 
-  /** Nobody keeps to our totals any more, and another attempt may be on its way: end (fencing). */
+  /** The connection to the agent is lost. Exits this driver, because another attempt may already start (fencing). */
   private def lost(error: Throwable): Unit =
     if (!stopping.get()) {
-      logError("the driver agent is gone: this driver stops", error)
+      logError("the connection to the driver agent was lost: this driver stops", error)
       new Thread(() => System.exit(FencedExitCode), "sluice-fenced").start()
     }
 
@@ -219,8 +226,10 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   override def createDriverEndpoint(): DriverEndpoint = new SluiceDriverEndpoint
 
   private final class SluiceDriverEndpoint extends DriverEndpoint {
-    /** The socket is gone at once, the reason comes a moment later from the TaskManager: offer nothing more to this
-      * executor now, and decide when the report or the end of the grace is there.
+    /** Stops offering tasks to the executor, and waits for the reason of its loss.
+      *
+      * The connection closes at once, but the TaskManager reports the reason a moment later. The executor is removed
+      * when the report arrives, or when the grace period ends.
       */
     override def onDisconnected(address: RpcAddress): Unit =
       addressToExecutorId.get(address).foreach { id =>
@@ -233,26 +242,26 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
 
   private def graceEnded(id: String): Unit =
     if (awaitingReason.remove(id) && settled.add(id)) {
-      removeExecutor(id, ExecutorProcessLost("connection lost, nothing known about the process", None, causedByApp = false))
+      removeExecutor(id, ExecutorProcessLost("connection lost, no exit was reported", None, causedByApp = false))
     }
 }
 
 private[sluice] object SluiceSchedulerBackend {
-  /** Exit code of a driver whose agent is gone (`FENCED_EXIT_CODE` in `runtime/spark/driver/bridge.py`). */
+  /** Exit code of a driver that lost its agent (`FENCED_EXIT_CODE` in `runtime/spark/driver/bridge.py`). */
   private val FencedExitCode = 58
   private val LossGraceMillis = 3000L
   private val ReadyPollMillis = 50L
 
-  /** Whether tasks may begin when the first executor is there (`begin_conf` in `runtime/spark/jvm/conf.py`). */
+  /** Whether tasks may start when the first executor has registered (`begin_conf` in `runtime/spark/jvm/conf.py`). */
   private val BeginWithFirst = "spark.sluice.scheduler.beginWithFirst"
   private val FirstGraceMillis = 250L
 
   private val contexts = new AtomicInteger()
 
-  /** Rises over all SparkContexts of this driver, so that those of the newest one always win. */
+  /** Increases across all SparkContexts of this driver, so that the targets of the newest one always win. */
   private val targetsVersion = new AtomicLong()
 
-  /** Unique in the job: attempts differ, and a program may start several SparkContexts in a row. */
+  /** Returns an application id that is unique in the job, across attempts and all SparkContexts of one program. */
   private def nextApplicationId(): String =
     s"sluice-${environment("SLUICE_JOB_ID")}-${environment("SLUICE_ATTEMPT")}-${contexts.incrementAndGet()}"
 

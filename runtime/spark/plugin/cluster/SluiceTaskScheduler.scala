@@ -5,13 +5,13 @@ import java.util.concurrent.atomic.AtomicBoolean
 import org.apache.spark.SparkContext
 import org.apache.spark.scheduler.{TaskDescription, TaskSchedulerImpl, WorkerOffer}
 
-/** Spark's own, but a SparkContext does not wait for its executors: tasks do.
+/** Spark's task scheduler, except that tasks instead of the SparkContext wait for the executors.
   *
-  * Spark holds up the constructor of the SparkContext until enough executors are registered
-  * (`spark.scheduler.minRegisteredResourcesRatio`), so that the first stage is spread over them. Here nothing is offered
-  * before that, and the program plans its first query while the executors start.
+  * Spark blocks the constructor of the SparkContext until enough executors are registered
+  * (`spark.scheduler.minRegisteredResourcesRatio`), so that the first stage is spread over them. This scheduler instead
+  * offers no resources until then, so the program plans its first query while the executors start.
   *
-  * [[SluiceSchedulerBackend.hasBegun]] says when that is.
+  * [[SluiceSchedulerBackend.hasBegun]] decides when offers begin.
   */
 private[sluice] final class SluiceTaskScheduler(sc: SparkContext) extends TaskSchedulerImpl(sc) {
   private val begun = new AtomicBoolean()
@@ -20,7 +20,7 @@ private[sluice] final class SluiceTaskScheduler(sc: SparkContext) extends TaskSc
 
   private def hasBegun: Boolean = backend match {
     case ours: SluiceSchedulerBackend => ours.hasBegun
-    case _                            => false // offers begin before there is a backend here
+    case _                            => false // offers may arrive before the backend is set
   }
 
   override def resourceOffers(
@@ -28,7 +28,7 @@ private[sluice] final class SluiceTaskScheduler(sc: SparkContext) extends TaskSc
     if (begun.get()) super.resourceOffers(offers, isAllFreeResources)
     else if (!hasBegun) Seq.empty
     else {
-      // The offer of the executor that was waited for; those before it have been passed over.
+      // Earlier offers were ignored: request new ones from all executors.
       if (begun.compareAndSet(false, true)) backend.reviveOffers()
       super.resourceOffers(offers, isAllFreeResources)
     }

@@ -11,10 +11,10 @@ import org.apache.spark.executor.TaskMetrics
 import org.apache.spark.scheduler._
 import org.apache.spark.util.ThreadUtils
 
-/** The stages of this driver and how they hang together, told at most once a second: `StageTable` in
-  * `runtime/messages.py`.
+/** Reports the stages of this driver and their dependencies at most once a second (`StageTable` in
+  * `runtime/messages.py`).
   *
-  * Bounded: the latest stages, cut names, and of the times of a stage's tasks a sample.
+  * The report is bounded: it has the latest stages only, truncated names, and a sample of each stage's task times.
   */
 private[sluice] final class StageListener(bridge: Bridge) extends SparkListener {
   import StageListener._
@@ -53,7 +53,7 @@ private[sluice] final class StageListener(bridge: Bridge) extends SparkListener 
   }
 
   override def onJobEnd(event: SparkListenerJobEnd): Unit = change {
-    // A stage whose output was there already is never submitted.
+    // A stage whose output already exists is never submitted.
     stages.values.filter(stage => stage.job == event.jobId && stage.state == "PENDING").foreach(_.state = "SKIPPED")
   }
 
@@ -112,14 +112,14 @@ private[sluice] object StageListener {
   private val MaxOperatorChars = 80
   private val SampledTimes = 500
 
-  // Of the latest SparkContext of this driver: each numbers its stages from 0.
+  // The stages of the latest SparkContext only: each SparkContext numbers its stages from 0.
   private val stages = mutable.LinkedHashMap.empty[Int, Stage]
   private var leftOut = 0L
   private var changed = false
 
   private def cut(text: String, chars: Int): String = text.take(chars)
 
-  /** A sample of at most `SampledTimes` values, each of all equally likely (reservoir sampling), and the true extremes. */
+  /** A uniform sample of at most `SampledTimes` values (reservoir sampling), with the exact minimum and maximum. */
   private final class Times {
     private val sample = mutable.ArrayBuffer.empty[Long]
     private val random = new java.util.SplittableRandom(1L)
@@ -138,7 +138,7 @@ private[sluice] object StageListener {
       }
     }
 
-    /** Least, quartiles, most; nothing when there is none. */
+    /** Minimum, the three quartiles and maximum; empty if there are no values. */
     def quantiles: Seq[Long] =
       if (seen == 0) Nil
       else {

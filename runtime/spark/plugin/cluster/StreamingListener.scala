@@ -8,9 +8,10 @@ import org.apache.spark.scheduler.{SparkListener, SparkListenerEvent}
 import org.apache.spark.sql.sluice.StreamingQueries
 import org.apache.spark.sql.streaming.StreamingQueryListener._
 
-/** Tells the agent of streaming queries: the whole state whenever a batch was committed, or a query began or ended.
+/** Sends the state of all streaming queries to the agent whenever a batch is committed or a query starts or ends.
   *
-  * A batch is committed when Spark has measured how long that took; progress without it is of a trigger without data.
+  * A progress event belongs to a committed batch if it has the duration of the commit. Otherwise the trigger had no
+  * data.
   */
 private[sluice] final class StreamingListener(bridge: Bridge) extends SparkListener {
   import StreamingListener._
@@ -80,6 +81,6 @@ private[sluice] object StreamingListener {
     def over: Boolean = state != "RUNNING"
   }
 
-  // Over all SparkContexts of this driver.
+  // Shared by all SparkContexts of this driver.
   private val Queries = mutable.LinkedHashMap.empty[String, Query]
 }

@@ -5,12 +5,12 @@ import java.util.concurrent.atomic.AtomicInteger
 import org.apache.spark.{ExceptionFailure, ExecutorLostFailure, FetchFailed, TaskFailedReason, TaskKilled}
 import org.apache.spark.scheduler.{SparkListener, SparkListenerTaskEnd}
 
-/** Tells the agent of tasks that failed by an error of their own, the first ones of each driver. */
+/** Reports to the agent the first tasks of this driver that failed with an error of their own. */
 private[sluice] final class TaskFailures(bridge: Bridge) extends SparkListener {
   import TaskFailures._
 
   override def onTaskEnd(event: SparkListenerTaskEnd): Unit = event.reason match {
-    case _: TaskKilled | _: ExecutorLostFailure | _: FetchFailed => // told otherwise, or a consequence
+    case _: TaskKilled | _: ExecutorLostFailure | _: FetchFailed => // reported elsewhere, or a consequence
     case failure: TaskFailedReason if told.getAndIncrement() < MaxTold =>
       val (error, trace) = failure match {
         case exception: ExceptionFailure => s"${exception.className}: ${exception.description}" -> exception.fullStackTrace

@@ -2,21 +2,21 @@ package org.apache.spark.sql.connect.service
 
 import org.apache.spark.SparkContext
 
-/** What `runtime/spark/driver/connect_session.py` needs of a Spark Connect server.
+/** The functions of the Spark Connect server that `runtime/spark/driver/connect_session.py` calls.
   *
-  * How that listens is decided in `io.sluice.tls.ConnectTls`.
+  * `io.sluice.tls.ConnectTls` configures the TLS of its listener.
   */
 object SluiceConnect {
   @volatile private var lastUse = System.currentTimeMillis()
 
-  /** Starts the server; returns its port. */
+  /** Starts the server and returns its port. */
   def start(context: SparkContext): Int = {
     SparkConnectService.start(context)
     lastUse = System.currentTimeMillis()
     SparkConnectService.localPort
   }
 
-  /** For how long nobody has asked anything; 0 while an operation runs. */
+  /** Milliseconds since the last request; 0 while an operation runs. */
   def idleMillis(): Long = {
     val now = System.currentTimeMillis()
     val running = SparkConnectService.executionManager.listActiveExecutions.exists(_.nonEmpty)

@@ -9,15 +9,15 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 
-/** The streaming queries that run in this driver, of all its sessions. */
+/** The running streaming queries of all sessions of this driver. */
 object StreamingQueries extends Logging {
 
-  /** Where a running query keeps its checkpoint; empty when it does not run (any more). */
+  /** The checkpoint location of a running query; empty if the query does not run. */
   def checkpointOf(id: UUID): String = executions.find(_.id == id).map(_.resolvedCheckpointRoot).getOrElse("")
 
-  /** Stops all queries: after the batch that each of them works on, or in its middle when that takes too long.
+  /** Stops each query after its current batch, or interrupts the batch when `graceMillis` have passed.
     *
-    * A batch that was interrupted is not committed; whoever goes on runs it again with the same input.
+    * An interrupted batch is not committed. The next attempt runs it again with the same input.
     */
   def stopAll(graceMillis: Long): Unit = {
     val deadline = System.currentTimeMillis() + graceMillis
@@ -26,7 +26,7 @@ object StreamingQueries extends Logging {
       while (query.isActive && query.status.isTriggerActive && query.lastProgressBatch == batch &&
         System.currentTimeMillis() < deadline) Thread.sleep(PollMillis)
       try query.stop()
-      catch { case NonFatal(error) => logWarning(s"query ${query.id} did not stop in order", error) }
+      catch { case NonFatal(error) => logWarning(s"query ${query.id} did not stop cleanly", error) }
     }
   }
 

@@ -13,11 +13,11 @@ import org.apache.spark.status.{AppHistoryServerPlugin, AppStatusListener, AppSt
 import org.apache.spark.util.Utils
 import org.apache.spark.util.kvstore.InMemoryStore
 
-/** Spark's UI of a job that has ended, made of its event log by Spark's own history code: `HistoryUi LOG`.
+/** Serves Spark's UI of an ended job from its event log, with Spark's own history code: `HistoryUi LOG`.
   *
-  * A program of its own, in a box without a network (`runtime/taskmanager/ended_uis/ended_ui.py`): the log is what a job's code wanted
-  * it to be. It answers over the unix socket of [[SluiceUi]], which is there as soon as the log has been read. It ends with
-  * its standard input.
+  * It is a separate program in a sandbox without a network (`runtime/taskmanager/ended_uis/ended_ui.py`), because the
+  * job's code controls the content of the log. It answers over the Unix socket of [[SluiceUi]], which exists as soon as
+  * the log has been read. It exits when its standard input is closed.
   */
 object HistoryUi extends Logging {
   def main(arguments: Array[String]): Unit = {
@@ -26,7 +26,7 @@ object HistoryUi extends Logging {
     val store = replayed(conf, arguments(0))
     val known = store.store.count(classOf[org.apache.spark.status.ApplicationInfoWrapper]) > 0
     if (!known) {
-      System.err.println("the event log does not say which application it is of")
+      System.err.println("the event log names no application")
       sys.exit(UnknownApplication)
     }
     val application = store.applicationInfo()
@@ -53,11 +53,11 @@ object HistoryUi extends Logging {
     val input = new GZIPInputStream(new BufferedInputStream(new FileInputStream(path)), ReadBytes)
     try bus.replay(input, "event log", true, ReplayListenerBus.SELECT_ALL_FILTER)
     finally input.close()
-    tracking.close(false) // what listeners still hold goes into the store, which stays
+    tracking.close(false) // flush the listeners into the store, but keep the store open
     new AppStatusStore(tracking, None, None)
   }
 
-  /** By reflection: Spark names Jetty's classes as they are not called in its jars. */
+  /** Uses reflection: Spark's jars relocate the Jetty classes, but its signatures have the original names. */
   private def serve(conf: SparkConf, ui: SparkUI, security: SecurityManager): Unit = {
     val server = SluiceUi.inMemory(conf, "history")
     val add = server.getClass.getMethods.find(_.getName == "addHandler").get

@@ -16,11 +16,11 @@ import org.sparkproject.jetty.util.thread.QueuedThreadPool
 
 import org.apache.spark.SparkConf
 
-/** Spark's UI without a listener: what Spark would serve on a TCP port is asked for over a private unix socket.
+/** Serves Spark's UI over a private Unix socket instead of a TCP port.
   *
-  * The guard (`io.sluice.tls.Guard`) makes `JettyUtils.startJettyServer` end here, whoever calls it. The other end is the
-  * driver agent (`runtime/spark/driver/ui_client.py`), which asks in the JobMaster's name. The socket is beside the bridge, in
-  * a directory that only this user can enter.
+  * `io.sluice.tls.Guard` redirects every call of `JettyUtils.startJettyServer` to this object. The client is the driver
+  * agent (`runtime/spark/driver/ui_client.py`), which sends requests for the JobMaster. The socket is next to the
+  * bridge's socket, in a directory that only this user can access.
   */
 object SluiceUi {
   private val Threads = 4
@@ -34,8 +34,10 @@ object SluiceUi {
   @volatile private var current: Option[LocalConnector] = None
   private lazy val listening: ServerSocketChannel = open()
 
-  /** In the place of a server with a port: one whose only connector is in memory. Returns a `ServerInfo`, which names
-    * Jetty's classes as they are not called in Spark's jars; so the compiler must not look at it.
+  /** Starts a server whose only connector is in memory, and returns its `ServerInfo`.
+    *
+    * The type is `AnyRef` because the compiler cannot resolve `ServerInfo`: Spark's jars relocate the Jetty classes in
+    * its signature.
     */
   def start(conf: SparkConf, name: String): AnyRef = {
     val made = inMemory(conf, name)
@@ -43,10 +45,10 @@ object SluiceUi {
     made
   }
 
-  /** Begins to answer over the socket, once. */
+  /** Starts to accept requests on the socket. Idempotent. */
   private[ui] def listen(): Unit = listening
 
-  /** The server alone. */
+  /** Starts the server without the socket. */
   private[ui] def inMemory(conf: SparkConf, name: String): AnyRef = {
     val pool = new QueuedThreadPool(2 * Threads)
     pool.setName(if (name.isEmpty) "sluice-ui" else name)
@@ -75,7 +77,7 @@ object SluiceUi {
     Files.deleteIfExists(path)
     val channel = ServerSocketChannel.open(StandardProtocolFamily.UNIX)
     channel.bind(UnixDomainSocketAddress.of(path))
-    // No queue: who comes while all threads are busy is told so by a closed connection.
+    // No queue: while all threads are busy, new connections are closed at once.
     val pool = new ThreadPoolExecutor(
       0, Threads, IdleSeconds, TimeUnit.SECONDS, new SynchronousQueue[Runnable], (work: Runnable) => daemon(work),
       (work: Runnable, _: ThreadPoolExecutor) => work.asInstanceOf[Asked].refuse())
@@ -97,7 +99,7 @@ object SluiceUi {
         val out = Channels.newOutputStream(channel)
         out.write(answer(request()))
         out.flush()
-      } catch { case NonFatal(_) => () } // the agent went away, or asked for nothing that this serves
+      } catch { case NonFatal(_) => () } // the agent disconnected, or its request is malformed
       finally channel.close()
 
     private def request(): Array[Byte] = {
@@ -106,7 +108,7 @@ object SluiceUi {
       var last = 0
       while (last != 0x0d0a0d0a) {
         val byte = in.read()
-        if (byte < 0 || read.size == MaxRequestBytes) throw new IOException("no whole request")
+        if (byte < 0 || read.size == MaxRequestBytes) throw new IOException("the request is incomplete or too large")
         read.write(byte)
         last = (last << 8) | byte
       }

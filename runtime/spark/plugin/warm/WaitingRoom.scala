@@ -11,17 +11,18 @@ import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import io.sluice.tls.Agent
 import org.apache.spark.sluice.WarmUp
 
-/** A JVM that has no job yet: it warms Spark up, and waits for one line on its standard input.
+/** The main program of a warm standby JVM: it warms up Spark, then waits for a job on its standard input.
   *
-  * The line (`runtime/spark/jvm/waiting.py`) says what this process becomes. The end of the input instead means that nobody
-  * needs it. It takes one job, and ends with it.
+  * A job is one line of JSON (`runtime/spark/jvm/waiting.py`) with the environment, properties, main class and
+  * arguments that this process takes over. If the input ends without a line, the process exits. It runs one job and
+  * ends with it.
   */
 object WaitingRoom {
   private val MaxLineBytes = 8 << 20
 
-  /** `arguments`: the file that says that it waits. */
+  /** `arguments(0)` is the path of the file that exists while this process waits for a job. */
   def main(arguments: Array[String]): Unit = {
-    TimeZone.getDefault // notes it in a property, when somebody first asks
+    TimeZone.getDefault // the first call sets the property user.timezone
     val before = System.getProperties.clone.asInstanceOf[Properties]
     val ready = Paths.get(arguments(0))
     WarmUp.run()
@@ -32,11 +33,11 @@ object WaitingRoom {
     Environment.become(entries(job.path("environment")))
     entries(job.path("properties")).foreach { case (name, value) => System.setProperty(name, value) }
     Agent.admit()
-    Files.delete(ready) // from now on it is what it has become
+    Files.delete(ready) // this process no longer waits
     start(job.path("main").asText, job.path("arguments").elements.asScala.map(_.asText).toArray)
   }
 
-  /** Byte for byte: what follows the line belongs to what this process becomes. */
+  /** Reads single bytes, because the input after the line belongs to the job. */
   private def await(): JsonNode = {
     val line = new ByteArrayOutputStream
     var next = System.in.read()
@@ -56,10 +57,10 @@ object WaitingRoom {
     catch { case error: InvocationTargetException => throw error.getCause }
 }
 
-/** The environment as `System.getenv` and the processes that this one starts see it. */
+/** The environment variables that `System.getenv` returns and that child processes inherit. */
 private object Environment {
 
-  /** Replaces all of it; needs java.lang and java.util to be opened, which Spark's own options do. */
+  /** Replaces all variables. Needs the packages java.lang and java.util opened, as Spark's own JVM options do. */
   def become(variables: Map[String, String]): Unit = {
     val shown = field("java.lang.ProcessEnvironment", "theUnmodifiableEnvironment").get(null)
     val strings = field("java.util.Collections$UnmodifiableMap", "m").get(shown).asInstanceOf[java.util.Map[String, String]]

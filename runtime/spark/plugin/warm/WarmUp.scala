@@ -19,10 +19,11 @@ import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.adaptive.{AdaptiveSparkPlanExec, ResultQueryStageExec}
 import org.apache.spark.util.Utils
 
-/** Runs a few queries, so that what every job needs is loaded, initialised and compiled; then takes back what they left.
+/** Runs a few queries to load, initialise and compile the classes that every job needs, then resets the global state.
   *
-  * Spark is local, has one core and no authentication: a secret of it would become this process's, for all
-  * time (`UserGroupInformation`). Its servers do not listen, and it asks nobody, for there is no identity (`io.sluice.tls.Guard`).
+  * Spark runs locally with one core and without authentication: a secret would stay in this process for its lifetime
+  * (`UserGroupInformation`). Its servers do not listen and it opens no connection, because the process has no identity
+  * yet (`io.sluice.tls.Guard`).
   */
 object WarmUp {
   private val EndSeconds = 10
@@ -64,11 +65,11 @@ object WarmUp {
       .set("spark.sql.warehouse.dir", temporary.resolve("warehouse").toString)
       .set("spark.sql.catalogImplementation", "in-memory")
       .set("spark.sql.shuffle.partitions", "2")
-      // It would ask a server of Spark's for each type that generated code names, and starts threads of its own.
+      // Isolation would request each type in generated code from a server of Spark, and start threads of its own.
       .set("spark.sql.artifact.isolation.enabled", "false")
-      // No thread of a pool for broadcasts, which would go on knowing this session.
+      // A broadcast would start pool threads that keep a reference to this session.
       .set("spark.sql.autoBroadcastJoinThreshold", "-1")
-      // Once in the life of a JVM, with the configuration of whoever is first.
+      // The factory can be set once per JVM, and would keep the configuration of the warm-up.
       .set("spark.sql.defaultUrlStreamHandlerFactory.enabled", "false")
 
   private def forget(): Unit = {
@@ -81,21 +82,21 @@ object WarmUp {
     again(ArtifactManager)
     Seq(AdaptiveSparkPlanExec, ResultQueryStageExec).foreach(endThreads)
     awaitEventLoops()
-    // Event loops tell it of their end.
+    // Event loops notify this executor of their termination.
     try GlobalEventExecutor.INSTANCE.awaitInactivity(EndSeconds, TimeUnit.SECONDS)
     catch { case _: IllegalStateException => } // Netty has not started its thread
     Logging.uninitialize()
-    LogManager.getContext(false).asInstanceOf[LoggerContext].reconfigure() // as before the warm-up turned it off
+    LogManager.getContext(false).asInstanceOf[LoggerContext].reconfigure() // undoes setRootLevel(OFF)
   }
 
-  /** What this object made of settings when it was first asked is made anew, of those of the job. */
+  /** Resets the lazy values of `lazily`, so that they are computed again from the job's settings. */
   private def again(lazily: AnyRef): Unit = {
     val made = lazily.getClass.getDeclaredField("bitmap$0")
     made.setAccessible(true)
     if (made.getType == classOf[Boolean]) made.setBoolean(lazily, false) else made.setByte(lazily, 0)
   }
 
-  /** Threads that have run queries wait for others for a minute, and know the session of the warm-up as long. */
+  /** Ends the idle pool threads, which would otherwise keep the warm-up's session alive for a minute. */
   private def endThreads(owner: AnyRef): Unit = {
     val pool = asked(asked(owner, "executionContext"), "executor").asInstanceOf[ThreadPoolExecutor]
     val kept = pool.getKeepAliveTime(TimeUnit.NANOSECONDS)
@@ -108,11 +109,11 @@ object WarmUp {
     pool.setKeepAliveTime(kept, TimeUnit.NANOSECONDS)
   }
 
-  /** Spark does not wait for the event loops that it shuts down, which takes Netty seconds. */
+  /** Waits for the event loops. Spark shuts them down without waiting, and Netty takes seconds for it. */
   private def awaitEventLoops(): Unit = {
     val until = System.nanoTime + TimeUnit.SECONDS.toNanos(EventLoopSeconds)
     while (Thread.getAllStackTraces.keySet.stream.anyMatch(thread => EventLoop.matches(thread.getName))) {
-      if (System.nanoTime > until) throw new IllegalStateException("the warm-up's event loops do not end")
+      if (System.nanoTime > until) throw new IllegalStateException("the warm-up's event loops did not stop in time")
       Thread.sleep(20)
     }
   }

@@ -8,7 +8,7 @@ import org.apache.zookeeper.server.quorum.{QuorumCnxManager, QuorumPeer, QuorumP
 import org.apache.zookeeper.server.quorum.auth.{NullQuorumAuthLearner, NullQuorumAuthServer}
 import org.slf4j.LoggerFactory
 
-/** ZooKeeper's server, which elects even while somebody at its port for elections does not get on with a handshake. */
+/** ZooKeeper's server, with an election port that a stalled handshake of one client cannot block. */
 object EnsembleServer {
   private val log = LoggerFactory.getLogger(getClass)
 
@@ -33,8 +33,10 @@ object EnsembleServer {
     }
   }
 
-  /** Without SASL the listener for elections itself waits for the TLS handshake and the introduction of whoever has
-    * connected, one after the other, and hears nobody else meanwhile. Here each is waited for beside it.
+  /** Receives each election connection in a thread of its own.
+    *
+    * Without SASL, ZooKeeper's election listener performs the TLS handshake and reads the peer's initial message in its
+    * own thread, one connection after the other, and accepts no other connection meanwhile.
     */
   private final class Elections(peer: QuorumPeer, timeoutMillis: Int)
       extends QuorumCnxManager(
@@ -48,7 +50,7 @@ object EnsembleServer {
       try receivers.execute(() => super.receiveConnection(socket))
       catch {
         case _: RejectedExecutionException =>
-          log.warn("{} is refused: {} others are not done with their introductions", socket.getRemoteSocketAddress, MaxReceivers)
+          log.warn("refused {}: {} others have not finished their handshakes", socket.getRemoteSocketAddress, MaxReceivers)
           socket.close()
       }
   }

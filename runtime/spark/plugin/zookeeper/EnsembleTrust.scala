@@ -6,7 +6,7 @@ import javax.net.ssl.{SSLEngine, X509ExtendedTrustManager}
 
 import io.sluice.tls.Peers
 
-/** Whom the authorities vouch for and who is one of `peers`, whichever end has dialled. */
+/** Trusts peers, clients and servers alike, that the authorities certify and that `peers` admits. */
 private[zookeeper] final class EnsembleTrust(authorities: X509ExtendedTrustManager, peers: Peers)
     extends X509ExtendedTrustManager {
 
@@ -27,10 +27,10 @@ private[zookeeper] final class EnsembleTrust(authorities: X509ExtendedTrustManag
     peers.admit(chain.head, Peers.ServerAuth)
   }
 
-  // Without a connection nothing can be said about the other end.
+  // A peer cannot be verified without its connection.
   override def checkClientTrusted(chain: Array[X509Certificate], authType: String): Unit = refuse()
   override def checkServerTrusted(chain: Array[X509Certificate], authType: String): Unit = refuse()
-  private def refuse(): Unit = throw new UnsupportedOperationException("only the peers of connections are judged")
+  private def refuse(): Unit = throw new UnsupportedOperationException("a peer cannot be verified without a connection")
 
   override def getAcceptedIssuers: Array[X509Certificate] = authorities.getAcceptedIssuers
 }

@@ -11,11 +11,12 @@ import io.sluice.tls.Peers
 import org.apache.zookeeper.common.{QuorumX509Util, X509Util, ZKConfig}
 import org.slf4j.LoggerFactory
 
-/** `ssl.quorum.context.supplier.class`: what ZooKeeper itself would make of its settings, with three things more.
+/** The SSLContext that ZooKeeper would build from its settings, with three additions
+  * (`ssl.quorum.context.supplier.class`).
   *
-  * Who is at the other end must be one of `ssl.quorum.peers`: ZooKeeper takes whatever the authority has certified. A
-  * handshake that a peer has begun is over in time, or its connection is: ZooKeeper knows a deadline for each read only.
-  * And there are no tickets by which a peer would be let in again unseen.
+  * The peer's SPIFFE ID must match `ssl.quorum.peers`: ZooKeeper accepts any certificate that the authority issued. A
+  * handshake has a deadline as a whole, after which its connection is closed: ZooKeeper has a timeout for each read
+  * only. There are no session tickets: a peer could use one to resume a session without being verified again.
   */
 final class PunctualContext extends Supplier[SSLContext] {
   override def get(): SSLContext = {
@@ -35,8 +36,8 @@ final class PunctualContext extends Supplier[SSLContext] {
       config, settings.getSslKeystorePasswdProperty, settings.getSslKeystorePasswdPathProperty),
     config.getProperty(settings.getSslKeystoreTypeProperty))
 
-  /** Java's own manager: that is what ZooKeeper, too, takes in its FIPS mode, which is on unless it is turned off. The host
-    * name that is dialled is checked by it, as the socket's parameters say.
+  /** Java's own trust manager, which ZooKeeper uses too in its FIPS mode (on by default). It verifies the host name of
+    * the server if the socket's parameters request that.
     */
   private def authoritiesOf(settings: QuorumX509Util, config: ZKConfig): X509ExtendedTrustManager = X509Util.createTrustManager(
     config.getProperty(settings.getSslTruststoreLocationProperty),
@@ -50,7 +51,7 @@ final class PunctualContext extends Supplier[SSLContext] {
     false,
     X509Util.getFipsMode(config)) match {
     case extended: X509ExtendedTrustManager => extended
-    case other                              => throw new IllegalStateException(s"$other does not know whom it judges")
+    case other                              => throw new IllegalStateException(s"$other is no X509ExtendedTrustManager")
   }
 }
 
@@ -80,11 +81,11 @@ private[zookeeper] object PunctualContext {
     override def getDefaultCipherSuites: Array[String] = made.getDefaultCipherSuites
     override def getSupportedCipherSuites: Array[String] = made.getSupportedCipherSuites
 
-    /** A connection that was accepted, of which ZooKeeper has read the first bytes to tell TLS from plaintext. */
+    /** Wraps an accepted connection. ZooKeeper has already read its first bytes to tell TLS from plaintext. */
     override def createSocket(accepted: Socket, read: InputStream, close: Boolean): Socket =
       punctual(made.createSocket(accepted, read, close), accepted)
 
-    // Those that this server dials: ZooKeeper's own limits hold.
+    // Outbound connections: ZooKeeper's own timeouts apply.
     override def createSocket(): Socket = made.createSocket()
     override def createSocket(connected: Socket, host: String, port: Int, close: Boolean): Socket =
       made.createSocket(connected, host, port, close)
@@ -96,15 +97,17 @@ private[zookeeper] object PunctualContext {
       made.createSocket(host, port, local, localPort)
   }
 
-  /** `accepted`, below `secured`, is closed: that needs no lock which the handshake could hold. */
+  /** Closes the connection if its handshake is late. It closes the underlying socket `accepted`, because closing
+    * `secured` needs a lock that the handshake may hold.
+    */
   private def punctual(secured: Socket, accepted: Socket): Socket = {
     @volatile var finished = false
     secured.asInstanceOf[SSLSocket].addHandshakeCompletedListener(_ => finished = true)
     val late: Runnable = () =>
       if (!finished && !accepted.isClosed) {
-        log.warn("{} has not ended its handshake in {} s", accepted.getRemoteSocketAddress, HandshakeSeconds)
+        log.warn("{} did not complete its TLS handshake within {} s", accepted.getRemoteSocketAddress, HandshakeSeconds)
         try accepted.close()
-        catch { case _: IOException => () } // it is gone
+        catch { case _: IOException => () } // already closed
       }
     deadlines.schedule(late, HandshakeSeconds, TimeUnit.SECONDS)
     secured
