@@ -7,48 +7,50 @@ import javax.net.ssl.SSLContext
 
 import scala.util.control.NonFatal
 
-/** `-javaagent:plugin.jar=IDENTITY_DIRECTORY`: makes every channel of the Spark in this JVM mutual TLS, or stops it.
-  *
-  * What it reports goes into the directory `sluice.reports`, for a JVM in a sandbox cannot write beside its identity.
+/** Enforces mutual TLS on every Spark channel of this JVM, or halts the JVM:
+  * `-javaagent:plugin.jar=IDENTITY_DIRECTORY`.
   *
   * Runs before `main`: loads the identity, registers the security provider, rewrites the classes through which Spark's
-  * configuration could bypass it, and checks that all of this holds. Whatever goes wrong halts the JVM; there is
-  * no state in which Spark runs on without it.
+  * configuration could bypass the provider, and verifies the result. Any error halts the JVM: Spark never runs without
+  * the provider.
   *
-  * `-javaagent:plugin.jar=wait:IDENTITY_DIRECTORY`: the same but for the identity, which comes with the job that this JVM
-  * waits for. Until then the provider makes no channel, and Spark neither listens nor connects.
+  * Reports go to the directory in the property `sluice.reports`, because a JVM in a sandbox cannot write next to its
+  * identity.
+  *
+  * With `-javaagent:plugin.jar=wait:IDENTITY_DIRECTORY` the identity is loaded later, with the job that this JVM waits
+  * for. Until then the provider creates no channel, and Spark neither listens nor connects.
   */
 object Agent {
 
-  /** Exit code of a JVM that was stopped here (`IDENTITY_EXIT_CODE` in `runtime/spark/jvm/command.py`). */
+  /** Exit code of a JVM that this agent halted (`IDENTITY_EXIT_CODE` in `runtime/spark/jvm/command.py`). */
   val ExitCode = 97
 
-  /** Those of RFC 8446 (4.2.3) without SHA-1; the `rsa_pkcs1` ones are for certificates alone there. */
+  /** The signature schemes of RFC 8446 (4.2.3) without SHA-1. The `rsa_pkcs1` schemes are for certificates only. */
   private val SignatureSchemes = Seq(
     "ecdsa_secp256r1_sha256", "ecdsa_secp384r1_sha384", "ecdsa_secp521r1_sha512", "ed25519", "rsa_pss_rsae_sha256",
     "rsa_pss_rsae_sha384", "rsa_pss_rsae_sha512", "rsa_pss_pss_sha256", "rsa_pss_pss_sha384", "rsa_pss_pss_sha512",
     "rsa_pkcs1_sha256", "rsa_pkcs1_sha384", "rsa_pkcs1_sha512").mkString(",")
 
-  /** Spark's settings as the launcher gave them on the command line, before any code of the job ran. */
+  /** Spark's settings from the launcher's command line, read before any code of the job runs. */
   @volatile private var settings: Map[String, String] = Map.empty
 
   def launcherSettings: Map[String, String] = settings
 
-  /** Of an argument: the identity will come later, while the JVM waits for its job. */
+  /** Prefix of the agent's argument: the identity is loaded later, with the job that the JVM waits for. */
   private val Waits = "wait:"
 
-  /** Where the identity of a JVM that waits will be; empty: none is awaited (any more). */
+  /** The identity directory of a waiting JVM; empty if this JVM does not wait for an identity. */
   private var awaited = ""
 
   @volatile private var known = false
 
-  /** Whether this process has its identity; until then Spark neither listens nor connects (see [[Guard]]). */
+  /** Whether this process has its identity. Until then Spark neither listens nor connects (see [[Guard]]). */
   def admitted: Boolean = known
 
   def premain(arguments: String, instrumentation: Instrumentation): Unit =
     try {
-      if (arguments == null || arguments.isEmpty) throw new IllegalArgumentException("no identity directory was given")
-      // Before the JDK's TLS is loaded, which would sign handshakes with SHA-1 for whoever asks for it.
+      if (arguments == null || arguments.isEmpty) throw new IllegalArgumentException("no identity directory is given")
+      // Set this before the JDK's TLS is loaded: by default it signs handshakes with SHA-1 if the peer requests it.
       Seq("server", "client").foreach(end => System.setProperty(s"jdk.tls.$end.SignatureSchemes", SignatureSchemes))
       val engines = Engines.named(System.getProperty("sluice.tls.engine", "jdk"))
       if (arguments.startsWith(Waits)) {
@@ -64,10 +66,13 @@ object Agent {
       case error: Throwable => stop("this process cannot be given its identity", error)
     }
 
-  /** The job of a JVM that has waited has come: its identity is where the command line has said, its settings are set. */
+  /** Loads the identity of a waiting JVM from the directory given on the command line.
+    *
+    * The job must have arrived, and its settings must be set as system properties.
+    */
   private[sluice] def admit(): Unit = synchronized {
     try {
-      if (awaited.isEmpty) throw new IllegalStateException("it does not wait for one")
+      if (awaited.isEmpty) throw new IllegalStateException("this JVM does not wait for an identity")
       val directory = awaited
       awaited = ""
       Security.removeProvider(WaitingProvider.Name)
@@ -90,7 +95,8 @@ object Agent {
     known = true
   }
 
-  /** Executors look for it in the environment themselves; of a driver Spark wants it as a setting. */
+  /** Sets the driver's authentication secret. Executors read it from the environment, but a driver needs the setting.
+    */
   private def takeSecret(): Unit =
     if (System.getProperty("spark.master") != null) {
       Option(System.getenv("_SPARK_AUTH_SECRET")).foreach(System.setProperty("spark.authenticate.secret", _))
@@ -104,7 +110,7 @@ object Agent {
 
   private def reports: Option[Path] = Option(System.getProperty("sluice.reports")).map(Paths.get(_))
 
-  /** Halts at once: no shutdown hook may still talk to anybody. */
+  /** Halts the JVM at once, without shutdown hooks, which could still open connections. */
   def stop(what: String, error: Throwable): Nothing = {
     try {
       System.err.println(s"sluice: $what: ${describe(error)}")
@@ -126,7 +132,7 @@ object Agent {
   }
 }
 
-/** What is worth a line in the process's log: reloads, refusals. Never a secret. */
+/** Writes reloads and refusals to the process's log. Never pass a secret to it. */
 private[tls] object Log {
   def line(text: String): Unit =
     try System.err.println(s"sluice: $text")

@@ -5,9 +5,10 @@ import javax.net.ssl.SSLContext
 
 import io.netty.handler.ssl.{ApplicationProtocolConfig, ClientAuth, IdentityCipherSuiteFilter, JdkSslContext, SslContext}
 
-/** TLS of the gRPC servers in this JVM, which are Spark Connect's: the job's identity, and gateways alone may connect.
+/** The TLS context of Spark Connect's gRPC servers: they use the job's identity and accept gateways only.
   *
-  * [[Guard]] puts it into every server that is built, so no setting and no code of a session opens one without.
+  * [[Guard]] sets this context in every gRPC server that is built, so no setting and no code of a session can start a
+  * server without it.
   */
 object ConnectTls {
 
@@ -24,6 +25,6 @@ object ConnectTls {
         context, false, Arrays.asList(SluiceProvider.Ciphers: _*), IdentityCipherSuiteFilter.INSTANCE, protocols,
         ClientAuth.REQUIRE, SluiceProvider.Protocols.clone(), false)
     } catch {
-      case error: Exception => throw new IllegalStateException("no gRPC server without mutual TLS", error)
+      case error: Exception => throw new IllegalStateException("cannot set up mutual TLS for the gRPC server", error)
     }
 }

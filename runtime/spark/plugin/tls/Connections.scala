@@ -7,22 +7,25 @@ import scala.util.control.NonFatal
 import io.netty.channel.{Channel, ChannelFuture, ChannelFutureListener}
 import io.netty.handler.ssl.SslHandler
 
-/** The open channels of this process's Spark, so that those on which nothing moves can be ended as well.
+/** The open Spark channels of this process. Lets idle channels be closed, too, when their peer is revoked.
   *
-  * An engine sees no more than bytes and cannot close its channel. Therefore [[Guard]] makes Spark's `TransportContext`
-  * tell of each channel that it sets up; a channel is forgotten when it is closed.
+  * A TLS engine sees only bytes and cannot close its channel. Therefore [[Guard]] makes Spark's `TransportContext`
+  * register each new channel here. A channel is removed when it is closed.
   */
 object Connections {
   private val open = new ConcurrentHashMap[Channel, () => Option[String]]()
 
-  /** Called by Spark's `TransportContext` when the pipeline of `channel` is complete; refuses one that is not ours. */
+  /** Registers `channel`. Spark's `TransportContext` calls this when the channel's pipeline is complete.
+    *
+    * Throws IllegalStateException if the channel does not use our TLS engine.
+    */
   def opened(channel: Channel): Unit =
     engineOf(channel) match {
       case Some(engine) => watch(channel, engine.revocation _)
-      case None         => throw new IllegalStateException("a channel of Spark's is not mutual TLS")
+      case None         => throw new IllegalStateException("a Spark channel does not use mutual TLS")
     }
 
-  /** Looks after `channel` until it is closed: it is ended when `revocation` gives a reason. */
+  /** Watches `channel` until it is closed. [[endRevoked]] closes it when `revocation` returns a reason. */
   private[tls] def watch(channel: Channel, revocation: () => Option[String]): Unit = {
     open.put(channel, revocation)
     channel.closeFuture().addListener(new ChannelFutureListener {
@@ -30,19 +33,19 @@ object Connections {
     })
   }
 
-  /** How many are open. */
+  /** The number of open channels. */
   def size: Int = open.size
 
-  /** Ends the connections whose peer was revoked, idle or not. */
+  /** Closes the connections whose peer was revoked, idle or not. */
   private[tls] def endRevoked(): Unit = open.forEach { (channel, revocation) =>
     revocation().foreach { reason =>
       Log.line(s"an idle connection is ended: $reason")
       try channel.eventLoop().execute(() => end(channel))
-      catch { case NonFatal(_) => () } // its event loop has ended, and it with it
+      catch { case NonFatal(_) => () } // the event loop has terminated, and its channels with it
     }
   }
 
-  /** From the TLS handler outwards: there is nothing left to say to the peer, and the engine refuses to say it. */
+  /** Closes the channel from the TLS handler on, without close_notify: the engine refuses to send anything. */
   private def end(channel: Channel): Unit =
     Option(channel.pipeline().context(classOf[SslHandler])) match {
       case Some(tls) => tls.close()

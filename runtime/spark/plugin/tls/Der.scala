@@ -4,7 +4,7 @@ import java.security.MessageDigest
 import java.security.cert.{CertificateException, X509Certificate}
 import java.util.HexFormat
 
-/** Just enough DER (X.690) for the extensions that the JDK hands out encoded. */
+/** A minimal DER (X.690) parser for the certificate extensions that the JDK returns encoded. */
 private[tls] object Der {
   val Integer = 0x02
   val BitString = 0x03
@@ -15,7 +15,7 @@ private[tls] object Der {
   private val MaxLengthBytes = 2
   private val LongForm = 0x80
 
-  /** The content of the first element, which must have `tag`, and what comes after it. */
+  /** Returns the content of the first element, which must have `tag`, and the bytes after the element. */
   def first(encoded: Array[Byte], tag: Int): (Array[Byte], Array[Byte]) = {
     if (encoded == null || encoded.length < 2 || (encoded(0) & 0xff) != tag) throw damaged()
     val short = encoded(1) & 0xff
@@ -27,12 +27,12 @@ private[tls] object Der {
     (content, rest)
   }
 
-  /** The content of an element that is alone. */
+  /** Returns the content of the only element; throws if bytes follow it. */
   def only(encoded: Array[Byte], tag: Int): Array[Byte] = first(encoded, tag) match {
     case (content, rest) => if (rest.isEmpty) content else throw damaged()
   }
 
-  private def damaged() = new CertificateException("an extension cannot be read")
+  private def damaged() = new CertificateException("a certificate extension is malformed")
 }
 
 /** The identifiers by which certificates refer to keys (RFC 5280, 4.2.1.1 and 4.2.1.2), in hexadecimal. */
@@ -40,13 +40,13 @@ private[tls] object KeyIds {
   private val SubjectKey = "2.5.29.14"
   private val AuthorityKey = "2.5.29.35"
 
-  /** What a certificate says of its own key, or else what its key hashes to (4.2.1.2, method 1). */
+  /** The certificate's subject key identifier, or else the hash of its key (4.2.1.2, method 1). */
   def subject(certificate: X509Certificate): String = hex(certificate.getExtensionValue(SubjectKey) match {
     case null      => ofKey(certificate)
     case extension => Der.only(Der.only(extension, Der.OctetString), Der.OctetString)
   })
 
-  /** What a certificate says of its issuer's key; empty when it says nothing. */
+  /** The certificate's authority key identifier; empty if it has none. */
   def issuer(certificate: X509Certificate): String = certificate.getExtensionValue(AuthorityKey) match {
     case null => ""
     case extension =>

@@ -8,16 +8,16 @@ import io.netty.buffer.{ByteBufAllocator, PooledByteBufAllocator}
 import io.netty.handler.ssl._
 import io.netty.internal.tcnative.SSL
 
-/** Makes the engine that does the work, once it is known which end of the connection it is. */
+/** Creates the engine that a [[HardenedEngine]] wraps, once the role in the handshake is known. */
 private[tls] trait EngineFactory {
   def create(client: Boolean): SSLEngine
 }
 
-/** An implementation of TLS 1.3 under the same rules: `-Dsluice.tls.engine`. */
+/** An implementation of TLS 1.3, selected by `-Dsluice.tls.engine`. All follow the same rules. */
 private[tls] sealed trait Engines {
   def factory(identity: Identity, trust: PeerTrustManager, jdk: SSLContext): EngineFactory
 
-  /** Makes handlers for connections that this process dials; whoever uses them has to [[PeerCheck.confirm]]. */
+  /** Creates handlers for outbound connections. The caller must call [[PeerCheck.confirm]] after the handshake. */
   def dialer(identity: Identity, trust: PeerTrustManager, jdk: SSLContext): ByteBufAllocator => SslHandler
 }
 
@@ -25,7 +25,7 @@ private[tls] object Engines {
   def named(name: String): Engines = name match {
     case "jdk"     => Jdk
     case "openssl" => BoringSsl
-    case other     => throw new IllegalArgumentException(s"there is no TLS engine $other")
+    case other     => throw new IllegalArgumentException(s"unknown TLS engine $other, use jdk or openssl")
   }
 
   private object Jdk extends Engines {
@@ -45,10 +45,10 @@ private[tls] object Engines {
     }
   }
 
-  /** netty-tcnative, which is among Spark's jars. Left to itself, its servers issue TLS 1.3 tickets. */
+  /** netty-tcnative, which is part of Spark's jars. By default its servers issue TLS 1.3 session tickets. */
   private object BoringSsl extends Engines {
     override def factory(identity: Identity, trust: PeerTrustManager, jdk: SSLContext): EngineFactory = {
-      OpenSsl.ensureAvailability() // no silent fall-back to something else
+      OpenSsl.ensureAvailability() // fail instead of falling back to another engine
       val keys = new GenerationKeyManager(identity)
       val server = pinned(SslContextBuilder.forServer(keys).clientAuth(ClientAuth.REQUIRE), trust)
       val client = clientContext(keys, trust)
@@ -57,7 +57,7 @@ private[tls] object Engines {
         else withoutTickets(server.newEngine(PooledByteBufAllocator.DEFAULT))
     }
 
-    /** Netty's own handler knows this engine and spares copies that it makes for any other. */
+    /** Uses Netty's own handler, which avoids the copies that it makes for other engines. */
     override def dialer(
         identity: Identity, trust: PeerTrustManager, jdk: SSLContext): ByteBufAllocator => SslHandler = {
       OpenSsl.ensureAvailability()
@@ -68,7 +68,10 @@ private[tls] object Engines {
     private def clientContext(keys: GenerationKeyManager, trust: PeerTrustManager): SslContext =
       pinned(SslContextBuilder.forClient().keyManager(keys).endpointIdentificationAlgorithm(null), trust)
 
-    /** No resumption that would skip the trust manager; checked, for the setting is made past Netty. */
+    /** Disables session tickets, because a resumed session skips the trust manager.
+      *
+      * Verifies the option afterwards, because it is not set through Netty.
+      */
     private def withoutTickets(engine: SSLEngine): SSLEngine = {
       val pointer = engine.asInstanceOf[ReferenceCountedOpenSslEngine].sslPointer()
       SSL.setOptions(pointer, SSL.SSL_OP_NO_TICKET)

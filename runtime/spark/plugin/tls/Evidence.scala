@@ -13,19 +13,19 @@ import java.time.Instant
 
 import scala.util.control.NonFatal
 
-/** Appends a line to `connections.jsonl` in the directory for reports for each completed handshake.
+/** Appends a line to `connections.jsonl` in the report directory for each completed handshake.
   *
-  * A full file is kept as `connections.1.jsonl` until the next one is full: the latest connections are the ones that
-  * somebody wants to see. The first line of each file but the first says how many were recorded before it.
+  * A full file is renamed to `connections.1.jsonl` and replaces the one before it, so only the latest connections are
+  * kept. Each file after the first begins with a line that says how many connections were recorded before it.
   *
-  * SPIFFE IDs, protocol and cipher names were checked against alphabets that need no escaping in JSON.
+  * SPIFFE IDs, protocol and cipher names need no escaping in JSON: they were validated against restricted alphabets.
   */
 private[tls] final class Evidence private (journal: Evidence.Journal, channel: String) {
   import Evidence._
 
   def this(directory: Path) = this(new Evidence.Journal(directory), "data")
 
-  /** `shown` is the certificate that the peer has shown, verified. */
+  /** Records one connection. `shown` is the peer's verified certificate. */
   def record(
       local: String, peer: String, dialed: Boolean, protocol: String, cipher: String, shown: X509Certificate): Unit = {
     val direction = if (dialed) "dialed" else "accepted"
@@ -38,12 +38,12 @@ private[tls] final class Evidence private (journal: Evidence.Journal, channel: S
     catch { case NonFatal(error) => Log.line(s"a connection could not be recorded: $error") }
   }
 
-  /** The same file, for connections of another channel. */
+  /** Returns an Evidence that records connections of the channel `other` in the same file. */
   def on(other: String): Evidence = new Evidence(journal, other)
 }
 
 private[tls] object Evidence {
-  /** The files of one process. */
+  /** The evidence files of this process. */
   private final class Journal(directory: Path) {
     private val path = directory.resolve("connections.jsonl")
     private var recorded = 0L
@@ -51,7 +51,7 @@ private[tls] object Evidence {
     def append(line: String): Unit = synchronized {
       if (recorded > 0 && recorded % MaxLines == 0) {
         try Files.move(path, directory.resolve("connections.1.jsonl"), ATOMIC_MOVE, REPLACE_EXISTING)
-        catch { case _: NoSuchFileException => } // somebody has removed it
+        catch { case _: NoSuchFileException => } // the file was removed
         write(s"""{"before":$recorded}""" + "\n")
       }
       write(line)
@@ -66,11 +66,14 @@ private[tls] object Evidence {
     }
   }
 
-  /** Most connections in one file (`MAX_EVIDENCE_LINES` in `runtime/spark/evidence.py`). */
+  /** Maximum number of connections in one file (`MAX_EVIDENCE_LINES` in `runtime/spark/evidence.py`). */
   private val MaxLines = 1000
   private val AuthorityKeyIdentifier = "2.5.29.35"
 
-  /** What a certificate says of itself, as `sluice.pki.tls.connections.PeerCertificate`; digits and letters alone. */
+  /** Describes a certificate as JSON, with the fields of `sluice.pki.tls.connections.PeerCertificate`.
+    *
+    * The values need no escaping.
+    */
   def describe(shown: X509Certificate): String = {
     val key = shown.getPublicKey match {
       case ec: ECPublicKey => s"EC P-${ec.getParams.getOrder.bitLength}"
@@ -82,8 +85,9 @@ private[tls] object Evidence {
       s""""key":"$key"}"""
   }
 
-  /** The key identifier of the authority (RFC 5280, 4.2.1.1); empty when there is none in its usual form:
-    * OCTET STRING { SEQUENCE { [0] identifier } }, each with a length of one byte. */
+  /** The authority key identifier (RFC 5280, 4.2.1.1); empty if it does not have its usual form:
+    * OCTET STRING { SEQUENCE { [0] identifier } }, each with a length of one byte.
+    */
   private def issuer(shown: X509Certificate): String =
     Option(shown.getExtensionValue(AuthorityKeyIdentifier)) match {
       case Some(der) if der.length > 6 && der(4) == 0x80.toByte && der(5) > 0 && der.length >= 6 + der(5) =>

@@ -6,13 +6,13 @@ import java.security.ProtectionDomain
 import org.apache.spark.network.util.{MapConfigProvider, TransportConf}
 import org.apache.xbean.asm9.{ClassReader, ClassVisitor, ClassWriter, Label, MethodVisitor, Opcodes}
 
-/** Takes from Spark's classes the decisions that a job's configuration could turn against mutual TLS.
+/** Rewrites Spark's classes so that no configuration of a job can weaken mutual TLS.
   *
-  * `TransportConf`: whether RPC is TLS, and by which SSLContext, become constants. `SSLFactory`: key and trust stores of
-  * the configuration are not even opened (without a trust store it would trust everyone), and the path that builds Netty
-  * contexts past the provider is closed. `TransportContext` tells [[Connections]] of each channel it has set up. gRPC
-  * servers, which are Spark Connect's, get [[ConnectTls]]. Spark's web server listens nowhere. And without an identity
-  * nothing of Spark's listens or connects.
+  * - `TransportConf`: the settings that enable TLS for RPC and select its SSLContext become constants. - `SSLFactory`:
+  * configured key and trust stores are not opened (without a trust store it would trust every peer), and the method
+  * that builds Netty contexts without the provider always fails. - `TransportContext` registers each new channel with
+  * [[Connections]]. - gRPC servers (Spark Connect) use [[ConnectTls]]. - Spark's web server does not listen on a port.
+  * - Until the process has its identity, Spark's servers do not listen and its clients do not connect.
   */
 private[tls] final class Guard(rewrites: Map[String, Guard.Methods]) extends ClassFileTransformer {
 
@@ -23,7 +23,7 @@ private[tls] final class Guard(rewrites: Map[String, Guard.Methods]) extends Cla
     rewrites.get(name) match {
       case None => null // leave the class as it is
       case Some(methods) =>
-        // The JVM swallows what a transformer throws and loads the class unchanged: stop instead.
+        // The JVM ignores exceptions of a transformer and loads the class unchanged: halt instead.
         try {
           val rewritten = Guard.rewrite(name, code, methods)
           done += name
@@ -34,37 +34,40 @@ private[tls] final class Guard(rewrites: Map[String, Guard.Methods]) extends Cla
 
 private[tls] object Guard {
 
-  /** What becomes of a method: given where its code goes, returns who is shown the old code; null drops it. */
+  /** A change of one method: takes the visitor that writes the new code and returns the visitor that receives the old
+    * code; null drops the old code.
+    */
   type Change = MethodVisitor => MethodVisitor
 
-  /** Changes by name and descriptor. */
+  /** Changes by method name and descriptor. */
   type Methods = Map[String, Change]
 
-  /** Rewrites the guarded classes now, and checks that they are; throws when one is not.
+  /** Rewrites the guarded classes now. Throws IllegalStateException if one of them is not rewritten.
     *
-    * Afterwards classes are not shown to an agent any more: for each one that it takes from an archive of classes, the JVM
-    * would have to find the class file in its jar. Where a guarded class is not there, it may still come.
+    * Removes the transformer afterwards, because with a transformer the JVM must read the class file from its jar for
+    * each class that it takes from a class archive (CDS). The transformer stays while a guarded class is not on the
+    * class path, because the class may be added later.
     */
   def apply(instrumentation: Instrumentation): Unit = {
     val guard = new Guard(Rewrites)
-    // Its own classes first: the JVM asks it about every class, also those it would still need itself.
+    // Load the transformer's own classes first: the JVM calls it for every class, including those it needs itself.
     guard.transform(null, "", null, null, Array.emptyByteArray)
     instrumentation.addTransformer(guard)
     verify()
     val (here, absent) = Rewrites.keySet.partition(loaded)
-    val missed = here -- guard.done // something had loaded them before
+    val missed = here -- guard.done // these were loaded before the transformer was added
     if (missed.nonEmpty) throw new IllegalStateException(s"${missed.mkString(", ")} could not be guarded")
     if (absent.isEmpty) instrumentation.removeTransformer(guard)
   }
 
-  /** Loads a class, without initializing it: its logger would set up logging before Spark does. */
+  /** Loads a class without initializing it, because its logger would configure logging before Spark does. */
   private def loaded(name: String): Boolean =
     try {
       Class.forName(name.replace('/', '.'), false, getClass.getClassLoader)
       true
     } catch { case _: ClassNotFoundException => false }
 
-  /** A new body: straight-line code that ends the method. */
+  /** Replaces the body of a method with straight-line code that ends the method. */
   private def replaced(body: MethodVisitor => Unit): Change = { method =>
     method.visitCode()
     body(method)
@@ -90,12 +93,12 @@ private[tls] object Guard {
     method.visitTypeInsn(Opcodes.ANEWARRAY, element)
     method.visitInsn(Opcodes.ARETURN)
   }
-  /** Throwing null throws a NullPointerException (JLS 14.18): the method can never be completed. */
+  /** Makes the method always fail: throwing null throws a NullPointerException (JLS 14.18). */
   private val forbidden: Change = replaced { method =>
     method.visitInsn(Opcodes.ACONST_NULL)
     method.visitInsn(Opcodes.ATHROW)
   }
-  /** The first argument, a channel, is told to [[Connections]] before the method returns. */
+  /** Passes the first argument, a channel, to [[Connections.opened]] before the method returns. */
   private val told: Change = { method =>
     new MethodVisitor(Opcodes.ASM9, method) {
       override def visitInsn(opcode: Int): Unit = {
@@ -109,7 +112,7 @@ private[tls] object Guard {
     }
   }
 
-  /** The builder gets [[ConnectTls]] before it builds, whatever it was given before. */
+  /** Sets [[ConnectTls]] in the builder before it builds, and so overrides any other TLS context. */
   private val secured: Change = { method =>
     new MethodVisitor(Opcodes.ASM9, method) {
       override def visitCode(): Unit = {
@@ -124,7 +127,7 @@ private[tls] object Guard {
     }
   }
 
-  /** Spark's web server, wherever it is started, becomes one without a listener. */
+  /** Replaces Spark's web server with one that has no TCP listener. */
   private val unheard: Change = replaced { method =>
     method.visitVarInsn(Opcodes.ALOAD, 4) // the configuration
     method.visitVarInsn(Opcodes.ALOAD, 5) // the server's name
@@ -135,7 +138,7 @@ private[tls] object Guard {
     method.visitInsn(Opcodes.ARETURN)
   }
 
-  /** `first` comes before the method's own code, which runs only when there is an identity. */
+  /** Runs `first` instead of the method's own code until the process has its identity. */
   private def withIdentity(first: MethodVisitor => Unit): Change = { method =>
     new MethodVisitor(Opcodes.ASM9, method) {
       override def visitCode(): Unit = {
@@ -150,7 +153,7 @@ private[tls] object Guard {
     }
   }
 
-  /** Spark's servers do not listen; the port that they tell is one that nobody can have. */
+  /** Spark's servers do not listen and report port 1, which an unprivileged process cannot use. */
   private val unlistened: Change = withIdentity { method =>
     method.visitVarInsn(Opcodes.ALOAD, 0)
     method.visitInsn(Opcodes.ICONST_1)
@@ -194,7 +197,7 @@ private[tls] object Guard {
     GrpcServers -> Map(
       "buildTransportServers(Ljava/util/List;)Lorg/sparkproject/connect/grpc/netty/NettyServer;" -> secured))
 
-  /** Checks that a configuration that says otherwise changes nothing. */
+  /** Verifies that a configuration that disables TLS has no effect. */
   private def verify(): Unit = {
     val hostile = new MapConfigProvider(java.util.Map.of(
       "spark.ssl.rpc.enabled", "false",

@@ -6,10 +6,10 @@ import java.util.function.BiFunction
 import javax.net.ssl._
 import javax.net.ssl.SSLEngineResult.HandshakeStatus
 
-/** Forwards to the engine that does the work; protocol, cipher suites and client authentication cannot be changed.
+/** Delegates to another engine, but ignores changes of protocol, cipher suites and client authentication.
   *
-  * Until its mode is set it is a server, the strict end. Spark's `SSLFactory` calls `setNeedClientAuth(false)` on every
-  * engine: ignored here.
+  * Until its mode is set it acts as a server, the stricter role. Spark's `SSLFactory` calls `setNeedClientAuth(false)`
+  * on every engine; this engine ignores the call.
   */
 private[tls] final class HardenedEngine(
     factory: EngineFactory, trust: PeerTrustManager, evidence: Evidence, host: String, port: Int)
@@ -44,7 +44,7 @@ private[tls] final class HardenedEngine(
   }
   override def getUseClientMode: Boolean = isClient
 
-  // --- what callers try to change is ignored ---
+  // --- setters that have no effect ---
   override def setNeedClientAuth(need: Boolean): Unit = ()
   override def setWantClientAuth(want: Boolean): Unit = ()
   override def setEnabledProtocols(protocols: Array[String]): Unit = ()
@@ -87,7 +87,7 @@ private[tls] final class HardenedEngine(
     result
   }
 
-  /** Why the peer of a finished handshake may not stay; None before that, and while it may. */
+  /** The reason why the connection must be closed; None before the handshake ends and while the peer is not revoked. */
   def revocation(): Option[String] = check.revocation()
 
   override def getDelegatedTask: Runnable = engine.getDelegatedTask

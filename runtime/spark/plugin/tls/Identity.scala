@@ -10,14 +10,14 @@ import java.util.concurrent.locks.ReentrantLock
 import scala.annotation.tailrec
 import scala.util.control.NonFatal
 
-/** What is in memory of an identity directory; everything in it belongs together. */
+/** A consistent snapshot of an identity directory in memory. */
 private[tls] final class Loaded(val generation: Generation, val lists: Revocations, val at: Instant)
 
-/** An identity directory (`key.pem`, `chain.pem`, `ca.pem`, `peers`, `crl.pem`), read again when its files change.
+/** An identity directory (`key.pem`, `chain.pem`, `ca.pem`, `peers`, `crl.pem`), reloaded when its files change.
   *
-  * The first load must succeed. Later, a set that does not fit together (half of a replacement is written) or cannot
-  * be read leaves the previous generation in place and is tried again. The revocation lists change by themselves:
-  * a file of them that is damaged, foreign, expired or older leaves those in use in place.
+  * The first load must succeed. Later, if the files cannot be read or are inconsistent (for example during a
+  * replacement), the previous generation stays in use and the load is retried. CRLs are reloaded independently: if the
+  * new file is damaged, expired, older than the CRLs in use or from an untrusted issuer, those in use stay.
   */
 private[tls] final class Identity(directory: Path) {
   import Identity._
@@ -32,10 +32,10 @@ private[tls] final class Identity(directory: Path) {
   /** The newest complete generation. */
   def current: Generation = inMemory.generation
 
-  /** The newest good revocation lists; the object changes with their content. */
+  /** The newest valid CRLs. A new object is returned when their content changes. */
   def revocations: Revocations = inMemory.lists
 
-  /** Both of them; the object changes with either. Never waits for a look that is under way. */
+  /** Both of them. A new object is returned when either changes. Does not wait for a reload in another thread. */
   def inMemory: Loaded = {
     if (System.nanoTime() - lookedAt > LookInterval && looking.tryLock()) {
       try takeOver()
@@ -44,7 +44,8 @@ private[tls] final class Identity(directory: Path) {
     loaded
   }
 
-  /** Looks at the files now; [[Watcher]] does so each second, and otherwise who needs them after two. */
+  /** Reloads changed files now. [[Watcher]] calls this every second; [[inMemory]] reloads if two seconds have passed.
+    */
   def look(): Loaded = {
     looking.lock()
     try takeOver()
@@ -56,7 +57,7 @@ private[tls] final class Identity(directory: Path) {
     lookedAt = System.nanoTime()
     val generation = reload().getOrElse(loaded.generation)
     val (lists, _) = reloadLists(generation, loaded.lists)
-    // Taken over together: new authorities never without what they have revoked.
+    // Replace both at once, so that new authorities are never in use without their CRLs.
     if ((generation ne loaded.generation) || (lists ne loaded.lists)) loaded = new Loaded(generation, lists, Instant.now())
   }
 
@@ -69,7 +70,7 @@ private[tls] final class Identity(directory: Path) {
     }
   }
 
-  /** A set that is being replaced right now gets some more chances. */
+  /** Retries while the files are being replaced. */
   @tailrec private def readFirst(attempts: Int): Generation = {
     val before = IdentityFiles.stampOf(directory)
     val found =
@@ -88,14 +89,14 @@ private[tls] final class Identity(directory: Path) {
     }
   }
 
-  /** The generation in the files, if it is complete and not the one in use. */
+  /** The generation in the files, if it is complete and newer than the one in use. */
   private def reload(): Option[Generation] =
     try {
       val now = IdentityFiles.stampOf(directory)
       if (now == stamp) None
       else {
         val next = IdentityFiles.load(directory)
-        // Files that changed while they were read are read again at the next look.
+        // If the files changed while they were read, try again at the next reload.
         if (IdentityFiles.stampOf(directory) != now) None
         else {
           stamp = now
@@ -110,17 +111,17 @@ private[tls] final class Identity(directory: Path) {
         None
     }
 
-  /** Says the same only once. */
+  /** Logs the message, but not twice in a row. */
   private def complain(text: String): Unit =
     if (text != complaint) {
       complaint = text
       Log.line(text)
     }
 
-  /** `lists` with what is newer in a file not seen before, and what was wrong with it. */
+  /** Returns `lists` updated from a changed CRL file, and the error if a CRL in the file was not accepted. */
   private def reloadLists(generation: Generation, lists: Revocations): (Revocations, Option[Throwable]) = {
     val seen = (IdentityFiles.listsStampOf(directory), generation)
-    // A file that went away changes nothing: what is revoked stays revoked.
+    // If the file was removed, the CRLs in use stay: a revoked certificate stays revoked.
     if (seen == listsSeen || seen._1.isEmpty) (lists, None)
     else {
       listsSeen = seen

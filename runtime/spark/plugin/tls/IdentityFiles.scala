@@ -22,7 +22,7 @@ private[tls] final class Generation(
     val anchors: Seq[X509Certificate],
     val peers: Peers)
 
-/** Reading the files of an identity directory, and telling whether they have changed. */
+/** Reads the files of an identity directory and detects changes. */
 private[tls] object IdentityFiles {
   private val MaxFileBytes = 1 << 20
   private val MaxChainCertificates = 8
@@ -32,18 +32,18 @@ private[tls] object IdentityFiles {
   private val CertificateBegin = "-----BEGIN [A-Z0-9 ]*CERTIFICATE-----".r
   private val Armour = "(?s)\\s*-----BEGIN PRIVATE KEY-----\\s+(.+?)-----END PRIVATE KEY-----\\s*".r
 
-  /** Changes with every file of the set; throws when one is missing. */
+  /** A fingerprint of the files' metadata, which changes with every file. Throws if a file is missing. */
   def stampOf(directory: Path): String =
     Files4.map(name => Files.readAttributes(directory.resolve(name), "lastModifiedTime,size,fileKey").toString).mkString
 
-  /** The same of the revocation lists; empty when there are none. */
+  /** The same for the CRL file; empty if the file does not exist. */
   def listsStampOf(directory: Path): String =
     try Files.readAttributes(directory.resolve(ListsFile), "lastModifiedTime,size,fileKey").toString
     catch { case _: NoSuchFileException => "" }
 
   def readLists(directory: Path): Array[Byte] = read(directory.resolve(ListsFile), RevocationList.MaxFileBytes)
 
-  /** Reads the set; throws unless it is whole and belongs together. */
+  /** Reads all files; throws KeyManagementException if they are incomplete or inconsistent. */
   def load(directory: Path): Generation =
     try {
       val chain = certificates(directory.resolve("chain.pem"), MaxChainCertificates)
@@ -72,7 +72,7 @@ private[tls] object IdentityFiles {
     val content = read(path)
     val found = CertificateFactory.getInstance("X.509").generateCertificates(new ByteArrayInputStream(content))
     if (found.isEmpty || found.size > limit) throw new KeyManagementException(s"${found.size} certificates in $path")
-    // Since Java 25 the factory passes over a last certificate that is cut off.
+    // Since Java 25 the factory silently skips a truncated certificate at the end.
     val begun = CertificateBegin.findAllIn(new String(content, US_ASCII)).size
     if (found.size != begun) throw new KeyManagementException(s"${found.size} of $begun certificates in $path are whole")
     found.asScala.map(_.asInstanceOf[X509Certificate]).toSeq
@@ -90,7 +90,7 @@ private[tls] object IdentityFiles {
     key
   }
 
-  /** Whether a signature by `key` verifies with the certificate: guards against a half-replaced pair. */
+  /** Whether a signature by `key` verifies with the certificate. Detects a half-replaced pair. */
   private def belongTogether(key: PrivateKey, leaf: X509Certificate): Boolean = {
     val algorithm = leaf.getPublicKey.getAlgorithm match {
       case "EC"              => "SHA256withECDSA"
@@ -108,10 +108,10 @@ private[tls] object IdentityFiles {
     signature.verify(signed)
   }
 
-  /** The authorities that still count: one that has expired beside its successor must not keep that one out. */
+  /** Returns the authorities that have not expired. An expired one next to its successor is no error. */
   private def usable(authorities: Seq[X509Certificate]): Seq[X509Certificate] = {
     authorities.find(_.getBasicConstraints == -1).foreach { other =>
-      throw new KeyManagementException(s"${other.getSubjectX500Principal.getName} is no authority")
+      throw new KeyManagementException(s"${other.getSubjectX500Principal.getName} is not a CA")
     }
     val now = new Date()
     val left = authorities.filterNot(each => now.after(each.getNotAfter))

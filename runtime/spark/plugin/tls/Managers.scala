@@ -6,9 +6,9 @@ import java.security.cert.X509Certificate
 import java.util.Date
 import javax.net.ssl.{SSLEngine, X509ExtendedKeyManager, X509ExtendedTrustManager}
 
-/** Verifies a peer: the path to our authority (RFC 5280) first, then who it is, then that it was not revoked.
+/** Verifies a peer: first the certification path (RFC 5280), then the SPIFFE ID, then the revocation status.
   *
-  * @param peersOf who is accepted, of the generation of the identity that is in use
+  * @param peersOf returns the accepted peers for the generation of the identity in use
   */
 private[tls] final class PeerTrustManager(identity: Identity, peersOf: Generation => Peers)
     extends X509ExtendedTrustManager {
@@ -27,7 +27,7 @@ private[tls] final class PeerTrustManager(identity: Identity, peersOf: Generatio
     refuseRevoked(chain.head)
   }
 
-  /** The lists in use: an engine that sees others than at its last look checks its peer again. */
+  /** The CRLs in use. An engine checks its peer again when this object changes. */
   def revocations: Revocations = identity.revocations
 
   private def refuseRevoked(leaf: X509Certificate): Unit = {
@@ -36,29 +36,29 @@ private[tls] final class PeerTrustManager(identity: Identity, peersOf: Generatio
     lists.check(leaf)
   }
 
-  /** Admits the peer of a finished handshake once more, and returns its SPIFFE ID. */
+  /** Verifies the peer of a finished handshake again and returns its SPIFFE ID. */
   def admitFinished(leaf: X509Certificate, peerIsClient: Boolean): String = {
     val id = peersOf(identity.current).admit(leaf, if (peerIsClient) Peers.ClientAuth else Peers.ServerAuth)
     refuseRevoked(leaf)
     id
   }
 
-  // Only engines are handed out; whoever comes here without one gets nothing.
+  // The provider creates engines only, so calls without an engine are refused.
   override def checkClientTrusted(chain: Array[X509Certificate], authType: String, socket: Socket): Unit = refuse()
   override def checkServerTrusted(chain: Array[X509Certificate], authType: String, socket: Socket): Unit = refuse()
   override def checkClientTrusted(chain: Array[X509Certificate], authType: String): Unit = refuse()
   override def checkServerTrusted(chain: Array[X509Certificate], authType: String): Unit = refuse()
 
-  private def refuse(): Unit = throw new UnsupportedOperationException("sluice verifies engines only")
+  private def refuse(): Unit = throw new UnsupportedOperationException("sluice verifies peers of SSLEngines only")
 
-  /** No hint to the peer: OpenSSL's engine would give the authorities of the process's start for ever. */
+  /** Empty, so the peer gets no hint: OpenSSL's engine would send the authorities of the process's start for ever. */
   override def getAcceptedIssuers: Array[X509Certificate] = Array.empty
 }
 
-/** Hands out key and chain of one generation under one alias, so that a handshake never mixes two generations. */
+/** Returns key and chain of one generation under one alias, so that a handshake never mixes two generations. */
 private[tls] final class GenerationKeyManager(identity: Identity) extends X509ExtendedKeyManager {
 
-  // The generations that handshakes under way may still refer to, newest first.
+  // The generations that running handshakes may still use, newest first.
   @volatile private var recent: List[Generation] = Nil
 
   private def newest(): String = synchronized {

@@ -3,20 +3,20 @@ package io.sluice.tls
 import java.security.cert.{CertificateException, X509Certificate}
 import javax.net.ssl.{SSLException, SSLHandshakeException, SSLPeerUnverifiedException, SSLSession}
 
-/** Who the peer of one connection is, checked when the handshake has finished and whenever the revocation lists change.
+/** Verifies the peer of one connection after the handshake, and again whenever the CRLs change.
   *
-  * @param evidence where an admitted connection is recorded
+  * @param evidence records the admitted connection
   */
 private[tls] final class PeerCheck(trust: PeerTrustManager, evidence: Evidence) {
   import SluiceProvider.{Ciphers, Protocols}
 
-  // Read by the watcher's thread too.
+  // Also read by the watcher's thread.
   @volatile private var peerLeaf: X509Certificate = _
   @volatile private var listsSeen: Revocations = _
 
-  /** Checks once more what the finished handshake agreed on, whatever the engine did, and records it.
+  /** Verifies the result of the finished handshake, independently of the engine, and records it.
     *
-    * Returns the peer's SPIFFE ID.
+    * Returns the peer's SPIFFE ID. Throws SSLHandshakeException if protocol, cipher suite or peer are not allowed.
     */
   def confirm(session: SSLSession, dialed: Boolean): String =
     try {
@@ -36,9 +36,9 @@ private[tls] final class PeerCheck(trust: PeerTrustManager, evidence: Evidence) 
       case error: CertificateException => throw new SSLHandshakeException(error.getMessage)
     }
 
-  /** Why the peer of a finished handshake may not stay; None before that, and while it may.
+  /** The reason why the connection must be closed; None before the handshake ends and while the peer is not revoked.
     *
-    * Cheap as long as the lists in use are those of the last call.
+    * Cheap as long as the CRLs have not changed since the last call.
     */
   def revocation(): Option[String] = {
     val lists = trust.revocations
@@ -51,7 +51,7 @@ private[tls] final class PeerCheck(trust: PeerTrustManager, evidence: Evidence) 
       } catch { case error: CertificateException => Some(error.getMessage) }
   }
 
-  /** Ends an open connection whose peer was revoked meanwhile: nothing more comes in or goes out. */
+  /** Throws SSLException if the peer was revoked since the handshake, so that no more data is read or written. */
   def refuseRevoked(): Unit = {
     if (peerLeaf == null) throw new SSLException("the peer of this connection was not admitted")
     revocation().foreach { reason =>

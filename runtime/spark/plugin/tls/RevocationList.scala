@@ -9,7 +9,7 @@ import javax.security.auth.x500.X500Principal
 
 import scala.jdk.CollectionConverters._
 
-/** A revocation list that was found good, or a delta list (RFC 5280, 5.2.4) with the number of the list it builds on.
+/** A validated CRL: complete, or a delta CRL (RFC 5280, 5.2.4) with the number of its base CRL.
   *
   * @param signer the subject key identifier of the authority that signed it
   */
@@ -38,14 +38,14 @@ private[tls] object RevocationList {
     found.asScala.map(_.asInstanceOf[X509CRL]).toSeq
   }
 
-  /** Judges a list from outside; the rules are those of `pki/revocation/crl.py`. */
+  /** Validates an untrusted CRL by the rules of `pki/revocation/crl.py`; throws CRLException if it is invalid. */
   def judge(crl: X509CRL, anchors: Seq[X509Certificate], now: Date): RevocationList = {
     val issuer = crl.getIssuerX500Principal.getName
-    // 1. Signed by an authority we trust that may sign lists.
+    // 1. Signed by a trusted authority whose key usage has cRLSign.
     val signer = anchors.find(signed(crl, _)).getOrElse {
       throw new CRLException(s"the revocation list of $issuer is not signed by a trusted authority")
     }
-    // 2. Nothing critical in it that is not understood, and a delta says critically that it is one (RFC 5280, 5.2).
+    // 2. No unknown critical extension, and a delta CRL indicator must be critical (RFC 5280, 5.2).
     refuseUnknown(Option(crl.getCriticalExtensionOIDs), Understood)
     if (Option(crl.getNonCriticalExtensionOIDs).exists(_.contains(DeltaOid))) {
       throw new CRLException(s"a delta revocation list of $issuer does not say critically that it is one")
@@ -53,7 +53,7 @@ private[tls] object RevocationList {
     Option(crl.getRevokedCertificates).foreach(_.forEach { entry =>
       refuseUnknown(Option(entry.getCriticalExtensionOIDs), EntryUnderstood)
     })
-    // 3. Fresh.
+    // 3. Not expired.
     if (crl.getNextUpdate == null) throw new CRLException(s"the revocation list of $issuer does not say until when it counts")
     if (crl.getThisUpdate.getTime > now.getTime + Skew) throw new CRLException(s"the revocation list of $issuer is from the future")
     if (expired(crl.getNextUpdate, now)) throw new CRLException(s"the revocation list of $issuer expired at ${crl.getNextUpdate.toInstant}")
@@ -61,10 +61,10 @@ private[tls] object RevocationList {
     new RevocationList(crl, number, numberIn(crl, DeltaOid), KeyIds.subject(signer))
   }
 
-  /** Whether a list that says `nextUpdate` counts no more. */
+  /** Whether a CRL with this `nextUpdate` has expired, including the grace period. */
   def expired(nextUpdate: Date, now: Date): Boolean = now.getTime > nextUpdate.getTime + Grace
 
-  /** Whether an entry of a delta list takes a certificate off the list; that counts for those on hold only. */
+  /** Whether an entry of a delta CRL removes a certificate from the CRL. Only a certificate on hold can be removed. */
   def takesOff(entry: X509CRLEntry): Boolean = entry.getRevocationReason == CRLReason.REMOVE_FROM_CRL
   def onHold(entry: X509CRLEntry): Boolean = entry.getRevocationReason == CRLReason.CERTIFICATE_HOLD
 
@@ -82,7 +82,7 @@ private[tls] object RevocationList {
       throw new CRLException(s"a revocation list has the critical extension $oid")
     })
 
-  /** The number in an extension, None without it. */
+  /** The number in an extension; None if the extension is absent. */
   private def numberIn(crl: X509CRL, oid: String): Option[BigInteger] = Option(crl.getExtensionValue(oid)).map { encoded =>
     val value =
       try Der.only(Der.only(encoded, Der.OctetString), Der.Integer)

@@ -8,11 +8,11 @@ import javax.security.auth.x500.X500Principal
 import scala.jdk.CollectionConverters._
 import scala.util.Try
 
-/** The revocation lists in use, by issuer; the rules are those of `pki/revocation/crl.py`. */
+/** The CRLs in use, by issuer. Follows the rules of `pki/revocation/crl.py`. */
 private[tls] final class Revocations private (lists: Map[X500Principal, Revocations.InUse]) {
   import Revocations._
 
-  /** Throws when `leaf` was revoked. */
+  /** Throws CertificateException if `leaf` was revoked. */
   def check(leaf: X509Certificate): Unit =
     lists.get(leaf.getIssuerX500Principal).flatMap(_.entry(leaf.getSerialNumber)).foreach { entry =>
       val reason = Option(entry.getRevocationReason).map(_.toString).getOrElse("UNSPECIFIED")
@@ -21,7 +21,7 @@ private[tls] final class Revocations private (lists: Map[X500Principal, Revocati
           s"${entry.getRevocationDate.toInstant} ($reason)")
     }
 
-  /** Throws when the list that would tell about `leaf` does not count any more: nobody can tell who is revoked. */
+  /** Throws CertificateException if the CRL of the issuer of `leaf` has expired: its revocation status is unknown. */
   def checkFresh(leaf: X509Certificate, now: Date): Unit =
     lists.get(leaf.getIssuerX500Principal).foreach { list =>
       if (RevocationList.expired(list.nextUpdate, now)) {
@@ -32,16 +32,16 @@ private[tls] final class Revocations private (lists: Map[X500Principal, Revocati
 
   def isEmpty: Boolean = lists.isEmpty
 
-  /** The number of each list by its issuer's key identifier. */
+  /** The number of each CRL by its issuer's key identifier. */
   def numbers: Map[String, BigInteger] = lists.values.map(list => list.newest.signer -> list.newest.number).toMap
 
-  /** These lists, and the newer ones among those in `pem`, with what was wrong with the others.
+  /** Returns these CRLs updated with the newer ones in `pem`, and the reasons why others were not accepted.
     *
-    * Throws when `pem` cannot be read at all.
+    * Throws CRLException if `pem` cannot be parsed.
     */
   def updated(pem: Array[Byte], anchors: Seq[X509Certificate], now: Date): (Revocations, Seq[String]) = {
     val judged = RevocationList.parse(pem).map(crl => Try(RevocationList.judge(crl, anchors, now)))
-    // Complete lists first: a delta may stand before its base.
+    // Complete CRLs first: a delta CRL may precede its base in the file.
     val good = judged.flatMap(_.toOption).sortBy(list => (list.isDelta, list.number))
     val newest = good.groupMapReduce(_.issuer)(_.number)(_.max(_))
     val (merged, refused) = good.foldLeft((lists, Vector.empty[String])) { case ((known, problems), list) =>
@@ -55,9 +55,9 @@ private[tls] final class Revocations private (lists: Map[X500Principal, Revocati
 private[tls] object Revocations {
   val Empty = new Revocations(Map.empty)
 
-  /** A complete list, and what delta lists have changed in it since; as new as the newest of them.
+  /** A complete CRL together with the changes of later delta CRLs.
     *
-    * It counts as long as all of them do, and has the number of the last (RFC 5280, 5.2.4).
+    * It is valid until the first of them expires, and has the number of the newest one (RFC 5280, 5.2.4).
     */
   private final class InUse(
       complete: RevocationList, val newest: RevocationList, val nextUpdate: Date, changes: Map[BigInteger, X509CRLEntry]) {
@@ -66,18 +66,18 @@ private[tls] object Revocations {
 
     def changedBy(delta: RevocationList): InUse = {
       val entries: Iterable[X509CRLEntry] = Option(delta.crl.getRevokedCertificates).toSeq.flatMap(_.asScala)
-      // What is revoked stays revoked, unless it was on hold.
+      // A revoked certificate stays revoked, unless it was on hold.
       val counting = entries.filter(each => !RevocationList.takesOff(each) || entry(each.getSerialNumber).exists(RevocationList.onHold))
       val earlier = if (nextUpdate.before(delta.crl.getNextUpdate)) nextUpdate else delta.crl.getNextUpdate
       new InUse(complete, delta, earlier, changes ++ counting.map(each => each.getSerialNumber -> each))
     }
   }
 
-  /** `known` with what `found` says; `newest` is the highest number that its file has of this issuer. */
+  /** Merges the CRL `found` into `known`. `newest` is the highest CRL number of this issuer in the file. */
   private def merge(known: Option[InUse], found: RevocationList, newest: BigInteger): InUse = (known, found.base) match {
     case (None, Some(_)) => throw new CRLException(s"${found.named} has no complete list to build on")
     case (None, None)    => whole(found)
-    // A file that goes as far as what is in use may have it in other parts.
+    // A file that reaches the number in use may consist of other base and delta CRLs: skip the older ones.
     case (Some(list), _) if found.number.compareTo(list.newest.number) < 0 =>
       if (newest.compareTo(list.newest.number) < 0) throw older(found) else list
     case (Some(_), None) => whole(found)

@@ -10,7 +10,8 @@ import io.netty.channel.Channel
 import io.netty.handler.ssl.SslHandler
 import io.netty.util.concurrent.{Future, GenericFutureListener}
 
-/** TLS of the connections that executors dial to shuffle workers: the job's identity, and nobody else may answer. */
+/** TLS for the connections of executors to shuffle workers: uses the job's identity and accepts shuffle workers only.
+  */
 private[tls] final class ShuffleTls(identity: Identity, engines: Engines, evidence: Evidence) {
   private val trust = new PeerTrustManager(identity, Peers.shuffleWorkersOf)
   private val dialer: ByteBufAllocator => SslHandler =
@@ -45,11 +46,11 @@ object ShuffleTls {
     made = () => tls
   }
 
-  /** Puts TLS first into the pipeline of `channel`, which is connected.
+  /** Adds TLS as the first handler to the pipeline of the connected `channel`.
     *
-    * @param worker the name that the peer's certificate must have
-    * @param admitted called once: with why the connection may not be used (close it), or, when the peer was admitted,
-    *                 with what tells later why it may not stay
+    * @param worker the worker name that the peer's certificate must have
+    * @param admitted called once. Left: the reason why the connection must be closed. Right: the peer is admitted, and
+    *   the function returns the reason once its certificate is revoked.
     */
   def secure(channel: Channel, worker: String, admitted: Either[Throwable, () => Option[String]] => Unit): Unit =
     made().secure(channel, worker, admitted)

@@ -3,7 +3,7 @@ package io.sluice.tls
 import java.security.{Provider, SecureRandom}
 import javax.net.ssl._
 
-/** The security provider behind `spark.ssl.rpc.protocol`: its one SSLContext knows no other way than mutual TLS 1.3. */
+/** The security provider behind `spark.ssl.rpc.protocol`. Its SSLContexts support mutual TLS 1.3 only. */
 private[tls] final class SluiceProvider(identity: Identity, engines: Engines, evidence: Evidence)
     extends Provider("Sluice", "1.0", "TLS 1.3 with client certificates and SPIFFE identities, nothing else") {
 
@@ -12,7 +12,7 @@ private[tls] final class SluiceProvider(identity: Identity, engines: Engines, ev
     override def newInstance(parameter: AnyRef): AnyRef =
       new MutualTlsContext(identity, engines, evidence, new PeerTrustManager(identity, _.peers))
   })
-  // The JDK's engine: netty's gRPC servers negotiate h2 through it.
+  // Use the JDK's engine, because Netty's gRPC servers negotiate h2 (ALPN) through it.
   putService(new Provider.Service(
     this, "SSLContext", SluiceProvider.ConnectAlgorithm, classOf[MutualTlsContext].getName, null, null) {
     override def newInstance(parameter: AnyRef): AnyRef =
@@ -25,16 +25,16 @@ object SluiceProvider {
   /** `TLS_PROTOCOL` in `runtime/spark/jvm/conf.py`. */
   val Algorithm = "SluiceTLSv1.3"
 
-  /** For the listeners of Spark Connect: admits gateways, not the job's own processes. */
+  /** For the listeners of Spark Connect: accepts gateways, but not the job's own processes. */
   val ConnectAlgorithm = "SluiceConnectTLSv1.3"
 
   val Protocols: Array[String] = Array("TLSv1.3")
 
-  /** AES-GCM alone: ChaCha20 of the JDK costs several times as much, and every CPU Spark runs on has AES. */
+  /** AES-GCM only: the JDK's ChaCha20 is several times slower, and every CPU that Spark runs on supports AES. */
   val Ciphers: Array[String] = Array("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384")
 }
 
-/** Ignores the managers it is initialized with; key, certificates and rules come from the identity directory. */
+/** Takes key, certificates and accepted peers from the identity directory; ignores the managers passed to `init`. */
 private[tls] final class MutualTlsContext(
     identity: Identity, engines: Engines, evidence: Evidence, trust: PeerTrustManager)
     extends SSLContextSpi {
@@ -51,7 +51,7 @@ private[tls] final class MutualTlsContext(
 
   override def engineGetSocketFactory(): SSLSocketFactory = enginesOnly()
   override def engineGetServerSocketFactory(): SSLServerSocketFactory = enginesOnly()
-  private def enginesOnly(): Nothing = throw new UnsupportedOperationException("sluice hands out engines only")
+  private def enginesOnly(): Nothing = throw new UnsupportedOperationException("sluice provides SSLEngines only")
 
   override def engineGetServerSessionContext(): SSLSessionContext = sessions.getServerSessionContext
   override def engineGetClientSessionContext(): SSLSessionContext = sessions.getClientSessionContext
@@ -66,8 +66,8 @@ private[tls] final class MutualTlsContext(
 }
 
 private[tls] object MutualTlsContext {
-  /** SunJSSE issues no TLS 1.3 tickets when sessions would outlive the 7 days that RFC 8446 (4.6.1) allows, so there is
-    * no resumption that would skip the trust manager.
+  /** Disables TLS 1.3 session tickets, because a resumed session skips the trust manager: SunJSSE issues no tickets if
+    * the session timeout exceeds the 7 days that RFC 8446 (4.6.1) allows.
     */
   private val NoTicketsSessionTimeout = 8 * 24 * 3600
 

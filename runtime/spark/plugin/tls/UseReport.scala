@@ -11,11 +11,11 @@ import java.util.HexFormat
 
 import scala.util.control.NonFatal
 
-/** Tells in a file what this process has in memory (`pki/trust/reports.py`).
+/** Reports in a file which identity, authorities and CRLs this process has in memory (`pki/trust/reports.py`).
   *
-  * In a sandbox its pid says nothing outside; who this is, whoever started it has told there.
+  * The pid of a process in a sandbox has no meaning outside, where the process that started it identifies it.
   *
-  * Whether a rotation may go on depends on it, the job does not: what cannot be written is said once and tried again.
+  * A rotation waits for this report, but the job does not depend on it: a failed write is logged once and retried.
   */
 private[tls] final class UseReport private (report: Path) {
   import UseReport._
@@ -26,7 +26,7 @@ private[tls] final class UseReport private (report: Path) {
   private var failed = false
   private var ended = false
 
-  /** Writes the report unless it is there and says this. */
+  /** Writes the report, unless the file exists and already describes `loaded`. */
   def tell(loaded: Loaded): Unit = synchronized {
     if (!ended && ((loaded ne told) || !Files.exists(report))) {
       try {
@@ -41,7 +41,7 @@ private[tls] final class UseReport private (report: Path) {
     }
   }
 
-  /** At a clean end of the process; nothing is written any more. */
+  /** Removes the report at a clean exit of the process. Later calls of [[tell]] write nothing. */
   def remove(): Unit = synchronized {
     ended = true
     try Files.deleteIfExists(report)
@@ -59,7 +59,7 @@ private[tls] final class UseReport private (report: Path) {
     } finally Files.deleteIfExists(staged)
   }
 
-  /** All values are numbers, hexadecimal, or a SPIFFE ID, whose alphabet needs no escaping in JSON. */
+  /** The report as JSON. Values need no escaping: they are numbers, hexadecimal, times or SPIFFE IDs. */
   private def content(loaded: Loaded): String = {
     val generation = loaded.generation
     val leaf = generation.chain.head
@@ -82,7 +82,7 @@ private[tls] object UseReport {
   def beside(identity: Path): UseReport =
     new UseReport(identity.resolve("in-use").resolve(s"${ProcessHandle.current().pid}.json"))
 
-  /** In a directory that is for this process alone. */
+  /** `in-use.json` in a directory that belongs to this process only. */
   def in(reports: Path): UseReport = new UseReport(reports.resolve("in-use.json"))
 
   private val OwnerDirectory = PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------"))

@@ -3,7 +3,9 @@ package io.sluice.tls
 import java.security.{Provider, SecureRandom}
 import javax.net.ssl._
 
-/** Before there is an identity: the name of our TLS is known, so that Spark's classes can be warmed up, and it makes nothing. */
+/** The security provider of a JVM without an identity. It has the algorithm's name, so that Spark's classes can be
+  * warmed up, but creates no engines.
+  */
 private[tls] final class WaitingProvider extends Provider(WaitingProvider.Name, "1", "no identity yet") {
   putService(new Provider.Service(this, "SSLContext", SluiceProvider.Algorithm, classOf[WaitingContext].getName, null, null) {
     override def newInstance(parameter: AnyRef): AnyRef = new WaitingContext

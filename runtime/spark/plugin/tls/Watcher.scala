@@ -2,9 +2,9 @@ package io.sluice.tls
 
 import scala.util.control.NonFatal
 
-/** One daemon thread that looks at the identity directory when nothing else does.
+/** A daemon thread that reloads the identity directory even if nothing else uses it.
   *
-  * Each second it takes over what is new, tells so, and ends the connections of whoever was revoked.
+  * Every second it loads changed files, updates the report, and closes the connections of revoked peers.
   */
 private[tls] final class Watcher(identity: Identity, report: UseReport) extends Runnable {
   private var complaint = ""
@@ -19,7 +19,7 @@ private[tls] final class Watcher(identity: Identity, report: UseReport) extends 
   override def run(): Unit = while (true) {
     look()
     try Thread.sleep(Watcher.IntervalMillis)
-    catch { case _: InterruptedException => () } // nobody has a reason to stop this thread
+    catch { case _: InterruptedException => () } // this thread never stops
   }
 
   private def look(): Unit =
@@ -29,7 +29,7 @@ private[tls] final class Watcher(identity: Identity, report: UseReport) extends 
       complaint = ""
     } catch {
       case NonFatal(error) =>
-        if (error.toString != complaint) Log.line(s"the identity could not be looked after: $error")
+        if (error.toString != complaint) Log.line(s"cannot refresh the identity: $error")
         complaint = error.toString
     }
 }

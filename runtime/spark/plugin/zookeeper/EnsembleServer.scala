@@ -50,7 +50,7 @@ object EnsembleServer {
       try receivers.execute(() => super.receiveConnection(socket))
       catch {
         case _: RejectedExecutionException =>
-          log.warn("refused {}: {} others have not finished their handshakes", socket.getRemoteSocketAddress, MaxReceivers)
+          log.warn("refused {}: {} other handshakes are not complete yet", socket.getRemoteSocketAddress, MaxReceivers)
           socket.close()
       }
   }

@@ -59,7 +59,7 @@ private[zookeeper] object PunctualContext {
   private val PeersProperty = "zookeeper.ssl.quorum.peers"
   private val HandshakeSeconds = 10L
 
-  /** SunJSSE issues no TLS 1.3 tickets when sessions would outlive the 7 days that RFC 8446 (4.6.1) allows. */
+  /** SunJSSE issues no TLS 1.3 tickets if the session timeout exceeds the 7 days that RFC 8446 (4.6.1) allows. */
   private val NoTicketsSessionTimeout = 8 * 24 * 3600
 
   private val log = LoggerFactory.getLogger(classOf[PunctualContext])
