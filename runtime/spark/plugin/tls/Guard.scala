@@ -8,11 +8,13 @@ import org.apache.xbean.asm9.{ClassReader, ClassVisitor, ClassWriter, Label, Met
 
 /** Rewrites Spark's classes so that no configuration of a job can weaken mutual TLS.
   *
-  * - `TransportConf`: the settings that enable TLS for RPC and select its SSLContext become constants. - `SSLFactory`:
-  * configured key and trust stores are not opened (without a trust store it would trust every peer), and the method
-  * that builds Netty contexts without the provider always fails. - `TransportContext` registers each new channel with
-  * [[Connections]]. - gRPC servers (Spark Connect) use [[ConnectTls]]. - Spark's web server does not listen on a port.
-  * - Until the process has its identity, Spark's servers do not listen and its clients do not connect.
+  *  - `TransportConf`: the settings that enable TLS for RPC and select its SSLContext become constants.
+  *  - `SSLFactory`: configured key and trust stores are not opened (without a trust store it would trust every peer), and
+  *    the method that builds Netty contexts without the provider always fails.
+  *  - `TransportContext` registers each new channel with [[Connections]].
+  *  - gRPC servers (Spark Connect) use [[ConnectTls]].
+  *  - Spark's web server does not listen on a port.
+  *  - Until the process has its identity, Spark's servers do not listen and its clients do not connect.
   */
 private[tls] final class Guard(rewrites: Map[String, Guard.Methods]) extends ClassFileTransformer {
 
