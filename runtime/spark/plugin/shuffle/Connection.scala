@@ -12,10 +12,10 @@ import io.sluice.tls.ShuffleTls
 import org.apache.spark.internal.Logging
 import org.apache.spark.network.util.{IOMode, NettyUtils}
 
-/** A connection to one worker that is broken, or a worker that said no. */
+/** A connection to a worker failed, or the worker refused a request. */
 private[sluice] class WorkerFailure(text: String, cause: Throwable = null) extends IOException(text, cause)
 
-/** One connection to a worker in one direction, shared by all tasks of this process. */
+/** A connection to one worker in one direction (push or fetch), shared by all tasks of this process. */
 private[sluice] abstract class Connection(val worker: WorkerAddress, direction: String) extends FrameReceiver with Logging {
   import Connection.MostCauses
 
@@ -24,7 +24,7 @@ private[sluice] abstract class Connection(val worker: WorkerAddress, direction: 
   @volatile private var failure: Throwable = _
   @volatile private var mayStay: () => Option[String] = () => None
 
-  /** Connects and waits until the worker has said who it is. */
+  /** Connects and waits for the worker's HELLO response; throws [[WorkerFailure]] if that fails. */
   def open(loops: EventLoopGroup, timeoutMillis: Long): this.type = {
     val bootstrap = new Bootstrap()
       .group(loops)
@@ -65,7 +65,7 @@ private[sluice] abstract class Connection(val worker: WorkerAddress, direction: 
 
   def isOpen: Boolean = failure == null && channel.isActive
 
-  /** Sends a frame, whatever becomes of it: that is seen by the lack of an answer or the end of the connection. */
+  /** Sends a frame without waiting. A failure shows as a missing response or as the end of the connection. */
   protected def write(frame: ByteBuf): Unit =
     if (failure == null) channel.writeAndFlush(frame, channel.voidPromise()) else frame.release()
 
@@ -103,21 +103,21 @@ private[sluice] abstract class Connection(val worker: WorkerAddress, direction: 
     }
   }
 
-  /** What it came from: TLS engines wrap what a trust manager says in words of their own. */
+  /** The message of the root cause: TLS engines wrap the exceptions of a trust manager. */
   private def causeText: String =
     Iterator.iterate(failure)(_.getCause).takeWhile(_ != null).take(MostCauses).toSeq.lastOption
       .map(root => Option(root.getMessage).getOrElse(root.toString)).getOrElse("")
 
-  /** The connection stands; `hello` is the worker's answer. */
+  /** Called when the connection is established. `hello` is the worker's response. */
   protected def begin(hello: Frame): Unit
 
-  /** A frame came in; owns it. On the event loop. */
+  /** Handles a received frame and owns it. Called on the event loop. */
   protected def answered(frame: Frame): Unit
 
-  /** The connection has ended; called once. */
+  /** Called once when the connection has ended. */
   protected def lost(cause: WorkerFailure): Unit
 
-  /** What a failed connection threw, for who is about to wait for it. */
+  /** The failure if the connection has ended, so that callers do not wait for a response. */
   protected def failed: Option[WorkerFailure] =
     Option(failure).map(cause => new WorkerFailure(s"the connection to ${worker.name} has ended: $causeText", cause))
 }
@@ -127,7 +127,7 @@ private[sluice] object Connection {
 
   private val requests = new AtomicInteger()
 
-  /** Unique in this process, so that a request keeps its number on whatever connections it goes out. */
+  /** Returns a number that is unique in this process, so that a request has the same number on all its connections. */
   def nextRequest(): Int = requests.incrementAndGet()
 
   private val MostCauses = 8

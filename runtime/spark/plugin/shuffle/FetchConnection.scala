@@ -4,29 +4,29 @@ import java.util.concurrent.{ConcurrentHashMap, LinkedBlockingQueue, TimeUnit}
 
 import io.netty.buffer.ByteBuf
 
-/** Whom the answers to one request are for. On the event loop: must not block. */
+/** Receives the responses to one request. Called on the event loop: must not block. */
 private[sluice] trait Answered {
   def room: Room
 
-  /** Owns `frame`. */
+  /** Handles a frame and owns it. */
   def offer(frame: Frame): Unit
   def fail(cause: WorkerFailure): Unit
 }
 
-/** Fetches of all reduce tasks from one worker. */
+/** The connection for the fetches of all reduce tasks from one worker. */
 private[sluice] final class FetchConnection(worker: WorkerAddress) extends Connection(worker, "fetch") {
   private val open = new ConcurrentHashMap[Int, Answered]()
 
   override protected def begin(hello: Frame): Unit = ()
 
-  /** Asks for `maps` of the partitions from `first` until before `end`. */
+  /** Requests `maps` of the partitions from `first` to `end` (exclusive). */
   def fetch(shuffle: Int, first: Int, end: Int, maps: Array[Long], ordered: Boolean, credit: Long): FetchRequest = {
     val request = new FetchRequest(this, Connection.nextRequest(), credit)
     ask(request.number, request)(encode(request.number, shuffle, first, end, maps, ordered, credit))
     request
   }
 
-  /** Sends a frame whose answers have the number `request`. */
+  /** Sends a frame. `answered` receives the responses with the number `request`. */
   def ask(request: Int, answered: Answered)(frame: => ByteBuf): Unit = {
     open.put(request, answered)
     failed match {
@@ -49,13 +49,13 @@ private[sluice] final class FetchConnection(worker: WorkerAddress) extends Conne
 
   def forget(request: Int): Unit = open.remove(request)
 
-  /** Nobody waits for the answers to a request any more. */
+  /** Cancels a request: its responses are no longer needed. */
   def cancel(request: Int): Unit = {
     forget(request)
     if (isOpen) send(Wire.bare(allocator, Wire.Kind.Cancel, request = request))
   }
 
-  /** The worker may send `bytes` more for a request; who follows has had `maps` now. */
+  /** Grants the worker credit for `bytes` more of a request. `maps`: how many maps a follower has read so far. */
   def grant(request: Int, bytes: Long, maps: Int = 0): Unit = {
     Option(open.get(request)).foreach(_.room.grant(bytes))
     send(Wire.bare(allocator, Wire.Kind.Credit, request = request, count = maps, extra = bytes))
@@ -64,7 +64,7 @@ private[sluice] final class FetchConnection(worker: WorkerAddress) extends Conne
   override protected def answered(frame: Frame): Unit = frame.kind match {
     case Wire.Kind.Data | Wire.Kind.End | Wire.Kind.Maps | Wire.Kind.MapsSent | Wire.Kind.Error =>
       val request = open.get(frame.request)
-      if (request == null) frame.release() // the reader has gone away
+      if (request == null) frame.release() // the request was cancelled
       else if (request.room.admits(frame)) request.offer(frame)
       else {
         frame.release()
@@ -78,7 +78,7 @@ private[sluice] final class FetchConnection(worker: WorkerAddress) extends Conne
   override protected def lost(cause: WorkerFailure): Unit = open.values().forEach(_.fail(cause))
 }
 
-/** One FETCH and what has come for it; used by one task. */
+/** One FETCH request and its received frames. Used by one task. */
 private[sluice] final class FetchRequest(connection: FetchConnection, val number: Int, credit: Long)
     extends Answered {
   override val room = new Room(credit)
@@ -88,14 +88,14 @@ private[sluice] final class FetchRequest(connection: FetchConnection, val number
 
   override def offer(frame: Frame): Unit = {
     arrived.add(Right(frame))
-    if (over) releaseAll() // it was given up at this very moment
+    if (over) releaseAll() // the request was closed at the same time
   }
 
   override def fail(cause: WorkerFailure): Unit = arrived.add(Left(cause))
 
-  /** The next frame, which the caller owns; waits for it.
+  /** Waits for the next frame. The caller owns it.
     *
-    * @param check called now and then while waiting, to throw when the task was killed
+    * @param check called regularly while waiting; throws if the task was killed
     */
   def next(timeoutMillis: Long, check: () => Unit): Frame = {
     var waited = 0L
@@ -117,7 +117,7 @@ private[sluice] final class FetchRequest(connection: FetchConnection, val number
     frame
   }
 
-  /** Gives the worker room again for what was taken in; in lumps, a frame each. */
+  /** Returns credit for consumed data to the worker, a quarter of the credit per frame. */
   def consume(bytes: Int): Unit = {
     consumed += bytes
     if (consumed >= credit / FetchRequest.LumpsOfCredit) {
@@ -126,7 +126,7 @@ private[sluice] final class FetchRequest(connection: FetchConnection, val number
     }
   }
 
-  /** Ends it, complete or not. */
+  /** Ends the request; cancels it if it is not complete. */
   def close(complete: Boolean): Unit = if (!over) {
     over = true
     if (complete) connection.forget(number) else connection.cancel(number)

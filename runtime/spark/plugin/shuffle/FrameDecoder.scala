@@ -5,7 +5,7 @@ import java.io.IOException
 import io.netty.buffer.{ByteBuf, ByteBufAllocator, Unpooled}
 import io.netty.channel.{ChannelHandlerContext, ChannelInboundHandlerAdapter}
 
-/** Cuts what comes in into frames, with one copy: from what TLS gives out into one buffer for each payload. */
+/** Splits the received bytes into frames. Copies the data once, from TLS's output into one buffer per payload. */
 private[sluice] final class FrameDecoder(receiver: FrameReceiver) extends ChannelInboundHandlerAdapter {
   import Wire._
 
@@ -40,7 +40,7 @@ private[sluice] final class FrameDecoder(receiver: FrameReceiver) extends Channe
   }
 
   private def payloadFor(allocator: ByteBufAllocator): ByteBuf = {
-    if (header.getIntLE(MagicAt) != Magic) throw new IOException("no frame of a shuffle worker")
+    if (header.getIntLE(MagicAt) != Magic) throw new IOException("received data is not a frame of a shuffle worker")
     val kind = header.getUnsignedByte(KindAt)
     val length = header.getIntLE(LengthAt)
     val limit = if (kind == Kind.Data) MaxDataBytes else MaxAnswerBytes
@@ -63,11 +63,11 @@ private[sluice] final class FrameDecoder(receiver: FrameReceiver) extends Channe
     }
 }
 
-/** The other end of a [[FrameDecoder]]; called on the connection's event loop. */
+/** Receives the frames of a [[FrameDecoder]]. Called on the connection's event loop. */
 private[sluice] trait FrameReceiver {
-  /** Owns `frame`. */
+  /** Handles a frame and owns it. */
   def received(frame: Frame): Unit
 
-  /** Nothing more comes; may be called again. */
+  /** Called when no more frames arrive. May be called more than once. */
   def ended(cause: Throwable): Unit
 }

@@ -7,18 +7,18 @@ import org.apache.spark.shuffle.api._
 import org.apache.spark.shuffle.api.metadata.MapOutputCommitMessage
 import org.apache.spark.storage.BlockManagerId
 
-/** Where Spark's own writers put the output of one map attempt: into a [[MapPusher]]. */
+/** Writes the output of one map attempt from Spark's own writers to a [[MapPusher]]. */
 private[sluice] final class MapOutput(pusher: MapPusher) extends ShuffleExecutorComponents {
   private var committed: Option[BlockManagerId] = None
 
-  /** Where it is; the writer has committed. */
+  /** The location of the committed output. Call this after the writer has finished. */
   def location: BlockManagerId =
-    committed.getOrElse { // a map without a record is not even committed
+    committed.getOrElse { // Spark's writers do not commit a map without records
       committed = Some(pusher.commit())
       committed.get
     }
 
-  /** The task has failed. */
+  /** Discards the output after the task has failed. */
   def abandon(): Unit = if (committed.isEmpty) pusher.abort()
 
   override def initializeExecutor(application: String, executor: String, extra: java.util.Map[String, String]): Unit = ()

@@ -6,24 +6,24 @@ import org.apache.spark.SparkEnv
 import org.apache.spark.shuffle.FetchFailedException
 import org.apache.spark.storage.{BlockManagerId, ShuffleBlockId}
 
-/** What one reduce task reads from one location: these maps, a range of partitions. */
+/** The data that one reduce task reads from one location: a range of partitions of the given maps. */
 private[sluice] final class MapOutputs(
     val allocation: Allocation, val shuffleId: Int, val location: BlockManagerId, val first: Int, val end: Int,
     val maps: Array[Long], indexes: mutable.LongMap[Int], val blocks: Int,
     written: Array[Array[Long]]) {
 
-  /** The workers that hold it, in the order in which they are to be asked. */
+  /** The workers that hold the data, in the order in which the reader tries them. */
   val holders: Seq[WorkerAddress] = Workers.prefer(OutputLocations.known(allocation, Location.workers(location)))
 
-  /** Holders at addresses that were not tried before; asks the driver. */
+  /** Requests the current workers from the driver and returns those that are not in [[holders]]. */
   def moved(): Seq[WorkerAddress] =
     OutputLocations.ask(allocation, shuffleId, Location.workers(location)).filterNot(holders.contains)
 
-  /** What has to come of it, when it is sealed. */
+  /** The blocks that a reader must receive if the shuffle is sealed. */
   def sealedBlocks(ordered: Boolean): SealedBlocks =
     new SealedBlocks(SealedBlocks.index(written, maps), first, maps, ordered)
 
-  /** Tells Spark that it must be computed again. */
+  /** The exception that makes Spark recompute the map. */
   def failure(map: Long, partition: Int, cause: Throwable): FetchFailedException =
     new FetchFailedException(location, shuffleId, map, indexes.getOrElse(map, -1), partition, cause.getMessage, cause)
 
@@ -31,7 +31,7 @@ private[sluice] final class MapOutputs(
 }
 
 private[sluice] object MapOutputs {
-  /** Everything that a reduce task reads, by location; the first one is not the same for every task. */
+  /** Everything that a reduce task reads, by location. Tasks start with different locations to spread the load. */
   def of(
       handle: SluiceShuffleHandle[_, _, _], startMap: Int, endMap: Int, startPartition: Int, endPartition: Int): Seq[MapOutputs] = {
     val found = SparkEnv.get.mapOutputTracker
@@ -47,7 +47,7 @@ private[sluice] object MapOutputs {
             if (isSealed) written(partition - startPartition) += map
             wanted += 1
           case (_: ShuffleBlockId, _, _) => ()
-          case (other, _, _)             => throw new IllegalStateException(s"$other is nothing that was written here")
+          case (other, _, _)             => throw new IllegalStateException(s"$other is not a shuffle block")
         }
         val blocksOf = written.map(_.result())
         indexes.keysIterator.toArray.sorted.grouped(Wire.MaxMapsPerFetch).map { maps =>

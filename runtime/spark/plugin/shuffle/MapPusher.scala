@@ -11,13 +11,13 @@ import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.storage.BlockManagerId
 
-/** A map that readers follow: its index in the shuffle, modulo the number of `writers`, is that of its writer. */
+/** A small map of a pipelined shuffle. `index` modulo the number of `writers` is the number of its writer. */
 private[sluice] final case class Announced(index: Int, writers: Int, workers: Seq[WorkerAddress])
 
-/** The output of one map attempt on its way to its workers, segment by segment, until it is committed.
+/** Pushes the output of one map attempt to its workers, segment by segment, and commits it.
   *
-  * Every replica gets the same frames. One that fails on the way is left out as long as another goes on; nothing that
-  * was not committed can be read, so what it has does no harm. Used by the task's thread alone.
+  * Every replica gets the same frames. A replica that fails is dropped as long as another one remains. Its partial data
+  * does no harm, because only committed data can be read. Used by the task's thread only.
   */
 private[sluice] final class MapPusher(
     allocation: Allocation, shuffleId: Int, map: Long, context: TaskContext, settings: Settings,
@@ -32,7 +32,7 @@ private[sluice] final class MapPusher(
   private val request = Connection.nextRequest()
   private var isOpen = false
   private var check: SegmentCheck = _
-  private var sealer: MapSealer = _ // null: nothing is sealed
+  private var sealer: MapSealer = _ // null if the shuffle is not sealed
 
   private var buffer: ByteBuf = _
   private val table = new Array[Int](MaxSegments * 4) // partition, sequence, length, check
@@ -43,9 +43,10 @@ private[sluice] final class MapPusher(
   /** Nanoseconds spent waiting for workers. */
   var waited: Long = 0L
 
-  /** Appends a segment of `partition`: `write` is given a buffer with room for `most` bytes. Returns its length.
+  /** Appends a segment of `partition` and returns its length. `write` gets a buffer with room for `most` bytes.
     *
-    * @param last whether no other segment of the partition comes after it; [[commit]] says it of those where none did
+    * @param last whether this is the last segment of the partition; [[commit]] adds an empty last segment where none
+    *   was marked
     */
   def segment(partition: Int, most: Int, last: Boolean = false)(write: ByteBuf => Unit): Int = {
     val out = roomFor(most + Sealing.OverheadBytes)
@@ -84,7 +85,7 @@ private[sluice] final class MapPusher(
     check = new SegmentCheck(allocation.key, allocation.shuffleNumber)
     if (allocation.isSealed) sealer = new MapSealer(SealKeys.get, allocation.shuffleNumber, map)
     var failure: WorkerFailure = null
-    // A shuffle may outlive all addresses that its handle knows: then the driver is asked where they are now.
+    // All addresses in the handle may be outdated: then ask the driver for the current ones.
     val next = candidates.iterator ++
       Iterator.single(()).flatMap(_ => if (targets.isEmpty && announced.isEmpty) elsewhere() else Nil)
     while (targets.size < replicas && next.hasNext) {
@@ -106,7 +107,7 @@ private[sluice] final class MapPusher(
     OutputLocations.ask(allocation, shuffleId, allocation.workers.toSeq.map(_.name)).distinct
       .filter(found => allocation.named(found.name).nonEmpty && !candidates.contains(found))
 
-  /** Sends what is in the buffer. */
+  /** Sends the buffered segments as one frame. */
   private def flush(): Unit = if (inFrame > 0) {
     val tableAt = DataAt - inFrame * Wire.PushEntryBytes
     var i = 0
@@ -129,7 +130,7 @@ private[sluice] final class MapPusher(
     } finally frame.release()
   }
 
-  /** Makes the output readable on as many workers as go along; returns where it is. */
+  /** Commits the output on all remaining replicas and returns its location. */
   def commit(): BlockManagerId = {
     if (!isOpen && announced.nonEmpty) open()
     if (isOpen) {
@@ -145,18 +146,18 @@ private[sluice] final class MapPusher(
     location
   }
 
-  /** COMMIT of what was pushed, to be answered as `request`. */
+  /** A COMMIT frame for the pushed segments. Its response has the number `request`. */
   def commitFrame(allocator: ByteBufAllocator, request: Int): ByteBuf = Wire.bare(
     allocator, Wire.Kind.Commit, allocation.shuffleNumber, map = map, request = request, count = segments,
     partition = announced.map(_.writers).getOrElse(0), aux = announced.map(_.index + 1).getOrElse(0), extra = bytes)
 
-  /** The workers that have all of it so far. */
+  /** The workers that have all of the output so far. */
   def holders: Seq[WorkerAddress] = targets.map(_.connection.worker).toSeq
 
-  /** How much of what was announced is still to be read where most of it was; after [[commit]]. */
+  /** Announced bytes that readers have not read yet, on the worker with the fewest. Valid after [[commit]]. */
   def unread: Long = targets.map(_.unread).min
 
-  /** Forgets everything that was pushed. */
+  /** Discards everything that was pushed. */
   def abort(): Unit = {
     if (buffer != null) buffer.release()
     buffer = null
@@ -169,7 +170,7 @@ private[sluice] final class MapPusher(
     targets.clear()
   }
 
-  /** Does something with every replica; those that fail are left out, and the last failure counts if none is left. */
+  /** Calls `work` with every replica and drops those that fail. Throws the last failure if no replica remains. */
   private def each(work: Target => Unit): Unit = {
     var failure: WorkerFailure = null
     targets.toArray.foreach { target =>
@@ -185,7 +186,7 @@ private[sluice] final class MapPusher(
     if (targets.isEmpty) throw failure
   }
 
-  /** One replica's worker. */
+  /** The worker of one replica. */
   private final class Target(val connection: PushConnection) extends PushListener {
     private var isCommitted = false
     @volatile var unread = 0L
@@ -231,14 +232,14 @@ private[sluice] final class MapPusher(
 }
 
 private[sluice] object MapPusher {
-  /** Most segments in one frame. */
+  /** Maximum number of segments in one frame. */
   private val MaxSegments = 1024
 
-  /** Header and table of a frame lie before its data, the table right up to it. */
+  /** Offset of a frame's data. Header and table precede it; the table ends directly before the data. */
   private val DataAt = Wire.HeaderBytes + MaxSegments * Wire.PushEntryBytes
 }
 
-/** Spark's own serialized and compressed output, as segments. Partitions come one after the other. */
+/** Splits the serialized and compressed output of Spark's own writers into segments. One partition at a time. */
 private[sluice] final class SegmentStream(pusher: MapPusher, partition: Int) extends OutputStream {
   import SegmentStream._
 
@@ -292,6 +293,6 @@ private[sluice] final class SegmentStream(pusher: MapPusher, partition: Int) ext
 private[sluice] object SegmentStream {
   private val ChunkBytes = 128 << 10
 
-  /** One buffer for each task's thread: only one partition of a map is written at a time. */
+  /** One buffer per task thread, because a map writes only one partition at a time. */
   private val Chunks: ThreadLocal[Array[Byte]] = ThreadLocal.withInitial(() => new Array[Byte](ChunkBytes))
 }

@@ -3,10 +3,10 @@ package org.apache.spark.shuffle.sluice
 import org.apache.spark.{ShuffleDependency, SparkException, TaskContext}
 import org.apache.spark.shuffle._
 
-/** Refuses the shuffles of real-time mode where there is no shuffle service: `spark.shuffle.manager.incremental`.
+/** Refuses the shuffles of real-time mode if there is no shuffle service (`spark.shuffle.manager.incremental`).
   *
-  * Spark's own manager of these opens a server in each map task, on all interfaces, which anybody can end with a few
-  * bytes: it takes whatever comes from whomever for an error of the query.
+  * Spark's own manager opens a server on all interfaces in each map task. Any client can end the query with a few
+  * bytes, because the server treats unexpected input as an error of the query.
   */
 private[spark] final class NoPipelinedShuffles extends PipelinedShuffleManager {
   override def registerShuffle[K, V, C](shuffleId: Int, dependency: ShuffleDependency[K, V, C]): ShuffleHandle = refuse()
@@ -25,5 +25,5 @@ private[spark] final class NoPipelinedShuffles extends PipelinedShuffleManager {
 
   private def refuse(): Nothing = throw new SparkException(
     "shuffles in real-time mode need the shuffle service: enable it ([shuffle] enabled = true), or use another trigger, " +
-      "as processingTime")
+      "such as processingTime")
 }

@@ -9,24 +9,24 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.rpc.{RpcCallContext, RpcEnv, ThreadSafeRpcEndpoint}
 import org.apache.spark.util.RpcUtils
 
-/** Where the outputs that were pushed to worker `pushedTo` are served now: there, perhaps at another address, or by its
-  * successor.
+/** The current address of the outputs that were pushed to worker `pushedTo`: that worker, possibly at another address,
+  * or its successor.
   */
 private[spark] final case class OutputLocation(pushedTo: String, address: WorkerAddress)
 
-/** The question of an executor; the answer is a sequence of [[OutputLocation]]. `shuffleId` is Spark's. */
+/** An executor's request. The response is a sequence of [[OutputLocation]]. `shuffleId` is Spark's id. */
 private[sluice] final case class LocateShuffle(shuffleId: Int)
 
-/** Finds outputs that are no longer where the shuffle's handle says. */
+/** Locates outputs that are no longer at the addresses in the shuffle's handle. */
 private[sluice] object OutputLocations extends Logging {
   private val Endpoint = "sluice-output-locations"
 
-  /** By shuffle number and name of the worker, for all tasks of this process. */
+  /** Known locations by shuffle number and worker name, shared by all tasks of this process. */
   private val moved = new ConcurrentHashMap[(Int, String), Seq[WorkerAddress]]()
 
   @volatile private var servedBy: RpcEnv = _
 
-  /** On the driver: answers executors, once for each SparkContext. */
+  /** Starts the driver's RPC endpoint for executors, once per SparkContext. */
   def serve(): Unit = synchronized {
     val rpc = SparkEnv.get.rpcEnv
     if (servedBy ne rpc) {
@@ -43,11 +43,11 @@ private[sluice] object OutputLocations extends Logging {
     }
   }
 
-  /** Where the outputs of the workers `names` are, as far as this process knows. */
+  /** The locations of the outputs of the workers `names`, as far as this process knows them. */
   def known(allocation: Allocation, names: Seq[String]): Seq[WorkerAddress] =
     names.flatMap(name => Option(moved.get((allocation.shuffleNumber, name))).getOrElse(allocation.named(name).toSeq))
 
-  /** Asks the driver again; empty when it does not know either. */
+  /** Requests the current locations from the driver; empty if the driver cannot locate them. */
   def ask(allocation: Allocation, shuffleId: Int, names: Seq[String]): Seq[WorkerAddress] =
     try {
       val env = SparkEnv.get
@@ -63,6 +63,6 @@ private[sluice] object OutputLocations extends Logging {
         Seq.empty
     }
 
-  /** Forgets what the driver has answered. */
+  /** Clears the cached locations. */
   def forgetAll(): Unit = moved.clear()
 }

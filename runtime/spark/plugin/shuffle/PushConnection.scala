@@ -4,25 +4,25 @@ import java.util.concurrent.ConcurrentHashMap
 
 import io.netty.buffer.ByteBuf
 
-/** How far the readers are that follow one writer at one worker.
+/** The progress of the readers that follow one writer at one worker.
   *
-  * @param unread bytes that they have not taken
-  * @param partitions how many partitions they read; of answers to PRODUCE only, as the last
-  * @param maps so many of the first maps each of them has had
+  * @param unread bytes that they have not read yet
+  * @param partitions number of partitions that they read; only in responses to PRODUCE
+  * @param maps number of maps, from the first, that every reader has read; only in responses to PRODUCE
   */
 private[sluice] final case class Progress(unread: Long, partitions: Long, maps: Long)
 
-/** What a map attempt hears of the worker it pushes to. On the event loop: must not block. */
+/** Receives a worker's responses to the pushes of one map attempt. Called on the event loop: must not block. */
 private[sluice] trait PushListener {
-  /** A commit or a PRODUCE was accepted. */
+  /** The worker accepted a COMMIT or PRODUCE frame. */
   def accepted(progress: Progress): Unit
   def refused(failure: WorkerFailure): Unit
 
-  /** Throws when the task has been told to stop. */
+  /** Throws if the task was killed or its push has failed. */
   def check(): Unit
 }
 
-/** Pushes of all map tasks to one worker, within the window that the worker grants. */
+/** The connection for the pushes of all map tasks to one worker, limited by the window that the worker grants. */
 private[sluice] final class PushConnection(worker: WorkerAddress, stallMillis: Long) extends Connection(worker, "push") {
   import PushConnection._
 
@@ -35,7 +35,7 @@ private[sluice] final class PushConnection(worker: WorkerAddress, stallMillis: L
 
   override protected def begin(hello: Frame): Unit = window.synchronized { credit = Integer.toUnsignedLong(hello.aux) }
 
-  /** Hears of the frames with this request number from now on. */
+  /** Passes responses with the number `request` to `listener` from now on. */
   def listen(request: Int, listener: PushListener): Unit = {
     listeners.put(request, listener)
     failed.foreach(listener.refused)
@@ -43,12 +43,12 @@ private[sluice] final class PushConnection(worker: WorkerAddress, stallMillis: L
 
   def forget(request: Int): Unit = listeners.remove(request)
 
-  /** Sends a PUSH frame with a payload of `bytes` once the window has room; owns `frame`. */
+  /** Sends a PUSH frame with a payload of `bytes` as soon as the window allows; owns `frame`. */
   def push(frame: ByteBuf, bytes: Int, listener: PushListener): Unit = {
     var mine = true
     val since = System.nanoTime()
     try window.synchronized {
-      // A frame larger than the whole window goes alone.
+      // A frame larger than the whole window is sent when nothing else is in flight.
       while (credit <= 0 || (sent > accepted && sent - accepted + bytes > credit)) {
         failed.foreach(throw _)
         listener.check()
@@ -90,6 +90,6 @@ private[sluice] final class PushConnection(worker: WorkerAddress, stallMillis: L
 }
 
 private[sluice] object PushConnection {
-  /** How often a task that waits looks whether it was killed. */
+  /** Interval at which a waiting task checks whether it was killed. */
   val PollMillis = 100L
 }

@@ -10,10 +10,10 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.storage.ShuffleBlockId
 import org.apache.spark.unsafe.Platform
 
-/** The rows of [[RowWriter]], in whatever order their segments come. Each is good until the next one is asked for. */
+/** Reads the rows of [[RowWriter]] in the order in which segments arrive. A row is valid until the next call. */
 private[sluice] final class RowReader(segments: SegmentSource, fields: Int, codec: Codec) extends Iterator[(Any, Any)] {
   private val row = new UnsafeRow(fields)
-  private val record: (Any, Any) = (0, row) // as SQL's own serializer has it: the key is of no interest any more
+  private val record: (Any, Any) = (0, row) // like SQL's own serializer: the key is not used
   private val incomplete = mutable.HashMap.empty[(Int, Long, Int), Pieces.Gathered]
   private var content = new Array[Byte](1 << 16)
   private var at = 0
@@ -29,20 +29,20 @@ private[sluice] final class RowReader(segments: SegmentSource, fields: Int, code
   }
 
   private def advance(): Boolean = {
-    while (!rowIsSet && (at < end || load())) if (!rowIsSet && at < end) point() // pieces leave nothing to point at
+    while (!rowIsSet && (at < end || load())) if (!rowIsSet && at < end) point() // a piece may not complete a row
     rowIsSet
   }
 
   private def point(): Unit = {
     val length = if (at + RowWriter.LengthBytes > end) -1 else Platform.getInt(content, Platform.BYTE_ARRAY_OFFSET + at.toLong)
     val from = at + RowWriter.LengthBytes
-    if (length < 0 || from + length > end) throw new IOException("a row that does not end where its segment does")
+    if (length < 0 || from + length > end) throw new IOException("a row extends beyond the end of its segment")
     row.pointTo(content, Platform.BYTE_ARRAY_OFFSET + from.toLong, length)
     at = from + length
     rowIsSet = true
   }
 
-  /** Takes in the next segment; false after the last. */
+  /** Loads the next segment; false after the last one. */
   private def load(): Boolean = segments.synchronized {
     val segment = segments.next()
     if (segment == null) {
@@ -63,7 +63,7 @@ private[sluice] final class RowReader(segments: SegmentSource, fields: Int, code
   private def gather(segment: Segment): Unit = {
     val head = ByteBuffer.wrap(content, 0, segment.rawLength).order(ByteOrder.LITTLE_ENDIAN)
     val (piece, pieces, size) = (head.getInt(), head.getInt(), head.getInt())
-    if (piece < 0 || piece >= pieces || pieces != Pieces.count(size)) throw new IOException("a piece of no row")
+    if (piece < 0 || piece >= pieces || pieces != Pieces.count(size)) throw new IOException("an invalid piece of a row")
     val key = (segment.partition, segment.map, segment.sequence - piece)
     val gathered = incomplete.getOrElseUpdate(key, new Pieces.Gathered(size, pieces))
     if (gathered.add(piece, content, segment.rawLength)) {
@@ -74,12 +74,12 @@ private[sluice] final class RowReader(segments: SegmentSource, fields: Int, code
   }
 }
 
-/** What Spark's own writers wrote, as streams: one for each map and partition, in the order of its segments. */
+/** Reads the output of Spark's own writers as streams, one for each map and partition, in the order of segments. */
 private[sluice] final class StreamReader(segments: SegmentReader, shuffleId: Int, codec: Codec) {
   private var current: Segment = _
   private var content = new Array[Byte](1 << 16)
 
-  /** The next stream; the one before is skipped to its end. None after the last. */
+  /** Skips the rest of the current stream and returns the next one; None after the last one. */
   def next(): Option[InputStream] = {
     if (stream != null) stream.skipRest()
     stream = null
@@ -92,7 +92,7 @@ private[sluice] final class StreamReader(segments: SegmentReader, shuffleId: Int
 
   private var stream: MapStream = _
 
-  /** Takes in the next segment, whatever stream it belongs to. */
+  /** Loads the next segment of any stream. */
   private def take(): Unit = segments.synchronized {
     current = segments.next()
     if (current != null) {

@@ -2,10 +2,10 @@ package org.apache.spark.shuffle.sluice
 
 import java.util.concurrent.atomic.AtomicLong
 
-/** What a worker may still send for one request: this process keeps all of it until its task takes it.
+/** Limits what a worker may send for one request, because this process buffers it until the task reads it.
   *
-  * A worker stops when it has no credit left, and until then sends at least a segment: it goes beyond by one frame at
-  * most. Credit is of data; the rest is counted while it waits, and so is each frame.
+  * A worker with any credit left may send a whole frame, so it exceeds its credit by one frame at most. Credit covers
+  * data only. Tables, other payloads and a fixed cost per frame are limited while they are buffered.
   *
   * @param credit bytes of data that the request grants
   */
@@ -15,17 +15,17 @@ private[sluice] final class Room(credit: Long) {
   private val data = new AtomicLong(credit)
   private val waiting = new AtomicLong()
 
-  /** Room for `bytes` of data more; before the worker hears of it. */
+  /** Adds credit for `bytes` of data. Call this before the credit is sent to the worker. */
   def grant(bytes: Long): Unit = data.addAndGet(bytes)
 
-  /** Whether `frame` may come now. */
+  /** Whether `frame` is within the limits; counts it. */
   def admits(frame: Frame): Boolean = {
     val bytes = frame.payload.readableBytes - tableBytes(frame)
     val isGranted = frame.kind != Wire.Kind.Data || (frame.count > 0 && bytes > 0 && data.getAndAdd(-bytes) > 0)
     isGranted && waiting.addAndGet(cost(frame)) <= MostWaiting
   }
 
-  /** `frame` waits no longer. */
+  /** Removes `frame` from the buffered bytes: the task has taken it. */
   def taken(frame: Frame): Unit = waiting.addAndGet(-cost(frame))
 
   private def tableBytes(frame: Frame): Long = frame.count.toLong * Wire.DataEntryBytes
@@ -35,7 +35,7 @@ private[sluice] final class Room(credit: Long) {
 }
 
 private[sluice] object Room {
-  /** Of what is no data: minutes of a reader that takes nothing while a writer flushes every ten milliseconds. */
+  /** Maximum bytes buffered besides data. Lasts minutes if the reader stalls and a writer flushes every 10 ms. */
   val MostWaiting: Long = 16L << 20
   private val FrameCost = 128L
 }

@@ -6,7 +6,7 @@ import org.apache.spark.serializer.Serializer
 import org.apache.spark.sql.execution.UnsafeRowSerializer
 import org.apache.spark.sql.execution.metric.SQLMetric
 
-/** What [[RowWriter]] and [[RowReader]] need of SQL's serializer, which keeps it to itself. */
+/** Gives [[RowWriter]] and [[RowReader]] access to private fields of SQL's serializer. */
 private[sluice] object RowSerializer {
   private val fields = Seq("numFields", "dataSize").flatMap { name =>
     try {
@@ -16,11 +16,11 @@ private[sluice] object RowSerializer {
     } catch { case NonFatal(_) => None }
   }.toMap
 
-  /** Whether rows can be written past `serializer`; if not, it is used as it is. */
+  /** Whether rows can be written without `serializer`. If not, Spark's own writers use it. */
   def isOne(serializer: Serializer): Boolean = serializer.isInstanceOf[UnsafeRowSerializer] && fields.size == 2
 
   def fieldCount(serializer: Serializer): Int = fields("numFields").getInt(serializer)
 
-  /** Null when nobody wants to know. */
+  /** The metric for the size of the written rows; null if it is not collected. */
   def dataSize(serializer: Serializer): SQLMetric = fields("dataSize").get(serializer).asInstanceOf[SQLMetric]
 }

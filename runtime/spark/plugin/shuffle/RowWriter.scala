@@ -11,9 +11,9 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.unsafe.Platform
 
-/** Writes SQL's rows without sorting: a buffer for each partition, compressed and pushed when it is full.
+/** Writes SQL's rows without sorting. Each partition has a buffer, which is compressed and pushed when it is full.
   *
-  * A row is its length (four bytes, native order) and its bytes.
+  * A row is stored as its length (four bytes, native byte order) and its bytes.
   */
 private[sluice] final class RowWriter[K, V](
     handle: SluiceShuffleHandle[K, V, _], map: Long, context: TaskContext, settings: Settings,
@@ -70,7 +70,7 @@ private[sluice] final class RowWriter[K, V](
     }
   }
 
-  /** The buffer of `partition` with room for `needed` more bytes: grown, or emptied when it is as large as it gets. */
+  /** Returns the buffer of `partition` with room for `needed` bytes: grows it, or pushes it if it has its full size. */
   private def roomier(partition: Int, needed: Int): Array[Byte] = {
     val old = buffers(partition)
     val capacity = if (old == null) 0 else old.length
@@ -83,7 +83,7 @@ private[sluice] final class RowWriter[K, V](
         if (old != null) System.arraycopy(old, 0, grown, 0, filled(partition))
         buffers(partition) = grown
       } else {
-        // Memory is short: everything goes, and this partition begins anew with what it must have.
+        // Memory is short: push all buffers, then allocate only the one that is needed now.
         pushAll(last = false)
         memory.release()
         memory.take(wanted)
@@ -111,7 +111,7 @@ private[sluice] final class RowWriter[K, V](
     }
   }
 
-  /** A row larger than a buffer is a segment by itself, or as many as it takes. */
+  /** Pushes a row that is larger than a buffer as one or more segments of its own. */
   private def pushLarge(partition: Int, row: UnsafeRow): Unit = {
     Pieces.foreach(row.getBaseObject, row.getBaseOffset, row.getSizeInBytes) { (content, mark) =>
       account(
@@ -136,21 +136,21 @@ private[sluice] final class RowWriter[K, V](
 
   override def getPartitionLengths(): Array[Long] = lengths
 
-  /** What the buffers take of the task's memory. */
+  /** Accounts for the buffers in the task's memory. */
   private final class Budget extends MemoryConsumer(context.taskMemoryManager(), MemoryMode.ON_HEAP) {
-    /** Whether there is room for `bytes` more. */
+    /** Acquires `bytes`; false if there is not enough memory. */
     def grow(bytes: Int): Boolean = {
       val granted = acquireMemory(bytes.toLong)
       if (granted < bytes) freeMemory(granted)
       granted >= bytes
     }
 
-    /** Takes `bytes` as far as there are any: without one buffer nothing goes on. */
+    /** Acquires up to `bytes`. The caller allocates the buffer anyway: without one it cannot continue. */
     def take(bytes: Int): Unit = acquireMemory(bytes.toLong)
 
     def release(): Unit = freeMemory(getUsed)
 
-    /** Others have to manage without: their requests may come while a buffer is being filled. */
+    /** Frees nothing for other consumers, because they may call this while a buffer is being filled. */
     override def spill(size: Long, trigger: MemoryConsumer): Long = 0L
   }
 }
@@ -161,17 +161,17 @@ private[sluice] object RowWriter {
   private val FirstBytes = 4096
 }
 
-/** Rows that are larger than a segment: cut here, put together by [[RowReader]].
+/** Splits rows that are larger than a segment into pieces. [[RowReader]] joins them again.
   *
-  * The content of a piece begins with its number, how many there are, and the length of the row.
+  * A piece begins with its number, the number of pieces, and the length of the row (four bytes each, little endian).
   */
 private[sluice] object Pieces {
   val HeadBytes = 12
 
-  /** Room is left for what a codec adds to data that does not shrink. */
+  /** Bytes of a row in one piece. Leaves room for the overhead of a codec on incompressible data. */
   val Bytes: Int = 3 << 20
 
-  /** Into how many pieces a row of `size` bytes goes. */
+  /** The number of pieces for a row of `size` bytes. */
   def count(size: Int): Int = math.max(1, ((size.toLong + Bytes - 1) / Bytes).toInt)
 
   private def putHead(content: Array[Byte], piece: Int, pieces: Int, size: Int): Unit = {
@@ -179,7 +179,7 @@ private[sluice] object Pieces {
     head.putInt(piece).putInt(pieces).putInt(size)
   }
 
-  /** Calls `work` with the content of each segment that a row of `size` bytes needs, and its mark. */
+  /** Calls `work` with the content and the mark of each segment for a row of `size` bytes. */
   def foreach(base: AnyRef, offset: Long, size: Int)(work: (Array[Byte], Int) => Unit): Unit = {
     val pieces = count(size)
     var piece = 0
@@ -195,15 +195,15 @@ private[sluice] object Pieces {
     }
   }
 
-  /** A row of which not all pieces are there yet. */
+  /** A row whose pieces are still incomplete. */
   final class Gathered(size: Int, pieces: Int) {
     val row = new Array[Byte](size)
     private val had = new java.util.BitSet(pieces)
 
-    /** Takes in a piece with its head; true when it was the last. */
+    /** Adds a piece including its head; true if the row is complete. */
     def add(piece: Int, content: Array[Byte], length: Int): Boolean = {
       val from = piece * Bytes
-      if (length - HeadBytes != math.min(Bytes, size - from)) throw new java.io.IOException("a piece of another length")
+      if (length - HeadBytes != math.min(Bytes, size - from)) throw new java.io.IOException("a piece of wrong length")
       System.arraycopy(content, HeadBytes, row, from, length - HeadBytes)
       had.set(piece)
       had.cardinality() == pieces

@@ -10,12 +10,13 @@ import io.netty.buffer.ByteBuf
 
 import org.apache.spark.{SparkEnv, SparkException}
 
-/** Sealed segments: whoever keeps them can neither read nor change them (ADR 119).
+/** The format of sealed segments: the workers that store them can neither read nor change them (ADR 119).
   *
-  * A sealed segment is a head, then AES-256-GCM of the segment, then its tag. The head: the version of this form (one
-  * byte); 0, or in the last segment of its map and partition how many these are (four bytes, little endian); eight bytes
-  * that the writer has drawn. The nonce is these eight bytes and the sequence. Authenticated besides are the head and
-  * the place: shuffle, partition, map, sequence, job. `runtime/shuffle/data_plane/sealing.py` does the same.
+  * A sealed segment is a head, the segment encrypted with AES-256-GCM, and the tag. The head consists of the format
+  * version (one byte); a count (four bytes, little endian), which is 0 except in the last segment of a map and
+  * partition, where it is the number of their segments; and a random salt (eight bytes). The nonce is the salt and the
+  * sequence number. The head and the segment's place (shuffle, partition, map, sequence number, job) are authenticated
+  * as additional data. `runtime/shuffle/data_plane/sealing.py` implements the same format.
   */
 private[sluice] object Sealing {
   val Version: Byte = 0x41
@@ -27,9 +28,9 @@ private[sluice] object Sealing {
   val Transformation = "AES/GCM/NoPadding"
 }
 
-/** The keys of a job's maps, made of the secret that its driver and executors share. Thread-safe.
+/** Derives the keys of a job's maps from the secret that its driver and executors share. Thread-safe.
   *
-  * HKDF with SHA-256: the label is the salt; shuffle, map and job are the info.
+  * Uses HKDF with SHA-256: the label is the salt; shuffle, map and job are the info.
   */
 private[sluice] final class SealKeys(secret: Array[Byte], job: String) {
   import SealKeys._
@@ -37,14 +38,14 @@ private[sluice] final class SealKeys(secret: Array[Byte], job: String) {
   private val root = mac(Label).doFinal(secret)
   private val name = job.getBytes(UTF_8)
 
-  /** Of one attempt of a map: `map` is the id that no other attempt has. */
+  /** The key of one map attempt. `map` is its unique id: other attempts of the same map have other ids. */
   def of(shuffle: Int, map: Long): SecretKeySpec = {
     val info = ByteBuffer.allocate(12 + name.length + 1).order(ByteOrder.LITTLE_ENDIAN)
     info.putInt(shuffle).putLong(map).put(name).put(1.toByte)
     new SecretKeySpec(mac(root).doFinal(info.array()), "AES")
   }
 
-  /** What is authenticated of a segment: [[place]] fills in what varies. */
+  /** A template of the additional authenticated data. [[SealKeys.place]] fills in the fields that vary. */
   def placeOf(shuffle: Int): ByteBuffer = {
     val bytes = ByteBuffer.allocate(Sealing.HeadBytes + 20 + name.length).order(ByteOrder.LITTLE_ENDIAN)
     bytes.putInt(Sealing.HeadBytes, shuffle)
@@ -64,7 +65,7 @@ private[sluice] object SealKeys {
   private val Label = "sluice sealed shuffle 1".getBytes(UTF_8)
   @volatile private var ours: (String, SealKeys) = _
 
-  /** Those of the job that this process works for. */
+  /** The keys of this process's job. */
   def get: SealKeys = {
     val env = SparkEnv.get
     val secret = if (env.securityManager.isAuthenticationEnabled()) env.securityManager.getSecretKey() else null
@@ -78,7 +79,7 @@ private[sluice] object SealKeys {
     }
   }
 
-  /** The authenticated bytes of one segment. */
+  /** Completes the additional authenticated data of one segment. */
   private[sluice] def place(bytes: ByteBuffer, partition: Int, map: Long, sequence: Int): Array[Byte] = {
     val at = Sealing.HeadBytes + 4
     bytes.putInt(at, partition).putLong(at + 4, map).putInt(at + 12, sequence)
@@ -86,7 +87,7 @@ private[sluice] object SealKeys {
   }
 }
 
-/** Seals what one attempt of a map writes. Not thread-safe. */
+/** Seals the segments of one map attempt. Not thread-safe. */
 private[sluice] final class MapSealer(keys: SealKeys, shuffle: Int, map: Long) {
   import Sealing._
 
@@ -98,13 +99,13 @@ private[sluice] final class MapSealer(keys: SealKeys, shuffle: Int, map: Long) {
   private val nonce = ByteBuffer.allocate(SaltBytes + 4).order(ByteOrder.LITTLE_ENDIAN).put(salt)
   private var work = new Array[Byte](0)
   private var sequences = 0
-  /** How many segments each partition has; negative when the last one is among them. */
+  /** The number of segments of each partition; negative if the last one has been sealed. */
   private var counts = new Array[Int](0)
 
-  /** Seals what stands in `out` behind `from` and the room of a head, to its end. */
+  /** Seals the bytes of `out` that follow the room for a head at `from`, up to the end. */
   def seal(out: ByteBuf, from: Int, partition: Int, sequence: Int, last: Boolean): Unit = {
     if (sequence != sequences) throw new IllegalStateException(s"segment $sequence of map $map after ${sequences - 1}")
-    sequences = Math.incrementExact(sequences) // one nonce for each, and none twice
+    sequences = Math.incrementExact(sequences) // no nonce is used twice
     val count = counted(partition, last)
     val length = out.writerIndex - from - HeadBytes
     if (work.length < length + TagBytes) work = new Array[Byte](length + TagBytes)
@@ -120,13 +121,13 @@ private[sluice] final class MapSealer(keys: SealKeys, shuffle: Int, map: Long) {
 
   private def counted(partition: Int, last: Boolean): Int = {
     if (partition >= counts.length) counts = java.util.Arrays.copyOf(counts, math.max(partition + 1, counts.length * 2))
-    if (counts(partition) < 0) throw new IllegalStateException(s"partition $partition of map $map has had its last segment")
+    if (counts(partition) < 0) throw new IllegalStateException(s"partition $partition of map $map is complete")
     val count = counts(partition) + 1
     counts(partition) = if (last) -count else count
     count
   }
 
-  /** The partitions that have segments, but not their last. */
+  /** The partitions that have segments, but no last segment yet. */
   def unfinished: Array[Int] = counts.indices.filter(counts(_) > 0).toArray
 }
 
@@ -134,7 +135,7 @@ private[sluice] object MapSealer {
   private val random = new SecureRandom
 }
 
-/** Opens segments of one shuffle. Not thread-safe. */
+/** Opens the sealed segments of one shuffle. Not thread-safe. */
 private[sluice] final class SegmentOpener(keys: SealKeys, shuffle: Int) {
   import Sealing._
 
@@ -146,12 +147,12 @@ private[sluice] final class SegmentOpener(keys: SealKeys, shuffle: Int) {
   private var keyOf = 0L
   private var key: SecretKeySpec = _
 
-  /** Of the segment opened last: 0, or as the last of its map and partition how many these are. */
+  /** The count in the head of the segment opened last: 0, or the number of segments of its map and partition. */
   var lastCount: Int = 0
 
-  /** The bytes of a segment, good until the next one is opened.
+  /** Returns the bytes of a segment, valid until the next call.
     *
-    * Throws [[WorkerFailure]] when the job's writers have not sealed it for this place.
+    * Throws [[WorkerFailure]] if the segment was not sealed by this job for this place.
     */
   def open(partition: Int, map: Long, sequence: Int, payload: ByteBuf, at: Int, length: Int): ByteBuffer = {
     if (length < OverheadBytes || payload.getByte(at) != Version) throw refused(partition, map, sequence, null)
@@ -181,9 +182,9 @@ private[sluice] final class SegmentOpener(keys: SealKeys, shuffle: Int) {
     new WorkerFailure(s"partition $partition of map $map was not sealed like this (segment $sequence)", cause)
 }
 
-/** What was written as a segment, sealed or not. */
+/** Parses the content of a segment after it has been opened, or of an unsealed one. */
 private[sluice] object SegmentContent {
-  /** The segment with this content: head and data. */
+  /** Parses head and data of a segment; throws [[WorkerFailure]] if a length is invalid. */
   def of(partition: Int, map: Long, sequence: Int, content: java.nio.ByteBuffer): Segment = {
     val from = content.position()
     if (content.remaining() < Segments.HeadBytes) throw new WorkerFailure(s"a segment of ${content.remaining()} bytes")
@@ -194,9 +195,9 @@ private[sluice] object SegmentContent {
   }
 }
 
-/** Whether all came that the driver says there is: the blocks are its word, how many segments each has is the writer's.
+/** Checks that a reader receives all blocks that the driver knows of, with the segment counts that writers have sealed.
   *
-  * Counts the partition that is being read, anew in each worker's answer. Not thread-safe.
+  * Counts the segments of the partition that is being read, from zero in each worker's response. Not thread-safe.
   */
 private[sluice] final class SealedBlocks(blocks: Array[java.util.BitSet], first: Int, maps: Array[Long], ordered: Boolean) {
   private val had = new Array[Int](maps.length)
@@ -205,7 +206,7 @@ private[sluice] final class SealedBlocks(blocks: Array[java.util.BitSet], first:
   private var greatest = -1L
   private var greatestNew = -1L
 
-  /** Counts from nothing: another worker's answer begins with the partition at hand again. */
+  /** Restarts the count, because another worker's response begins with the current partition again. */
   def recount(): Unit = {
     java.util.Arrays.fill(had, 0)
     java.util.Arrays.fill(all, 0)
@@ -213,7 +214,7 @@ private[sluice] final class SealedBlocks(blocks: Array[java.util.BitSet], first:
     greatest = -1L
   }
 
-  /** A segment that was not in this answer before, and if `isNew`, in none. */
+  /** Counts a segment that is new in this response. `isNew`: it was in no earlier response either. */
   def add(partition: Int, map: Int, sequence: Int, lastCount: Int, isNew: Boolean): Unit = {
     if (!blocks(partition - first).get(map)) {
       throw new WorkerFailure(s"partition $partition of map ${maps(map)} is empty, and a segment came")
@@ -233,7 +234,7 @@ private[sluice] final class SealedBlocks(blocks: Array[java.util.BitSet], first:
     }
   }
 
-  /** The partitions from `from` until before `end` are over: nothing more of them is to come. `from` was read. */
+  /** Checks that the partitions from `from` to `end` (exclusive) are complete. Only `from` has been read. */
   def finish(from: Int, end: Int): Unit = {
     if (from < end && complete < blocks(from - first).cardinality()) {
       val map = blocks(from - first).stream().filter(each => all(each) == 0 || had(each) < all(each)).findFirst().getAsInt
@@ -256,7 +257,7 @@ private[sluice] final class SealedBlocks(blocks: Array[java.util.BitSet], first:
 }
 
 private[sluice] object SealedBlocks {
-  /** Which of `maps`, which are sorted, have a byte in which of the partitions from `first`. */
+  /** For each partition, which of the sorted `maps` have data in it. `blocks` has the map ids by partition. */
   def index(blocks: Array[Array[Long]], maps: Array[Long]): Array[java.util.BitSet] = blocks.map { of =>
     val found = new java.util.BitSet(maps.length)
     of.foreach { map =>
@@ -267,5 +268,5 @@ private[sluice] object SealedBlocks {
   }
 }
 
-/** What was read is not in the order in which it was written: no other worker can mend that. */
+/** Data arrived in an order other than it was written. Another worker cannot correct that: rows were already read. */
 private[sluice] final class OutOfOrder(text: String) extends java.io.IOException(text)

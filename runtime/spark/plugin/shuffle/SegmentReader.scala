@@ -5,21 +5,21 @@ import scala.collection.mutable
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 
-/** A segment as it came in; its bytes are good until the next one is asked for. */
+/** A received segment. Its bytes are valid until the next one is requested. */
 private[sluice] final class Segment(
     val partition: Int, val map: Long, val sequence: Int, val codec: Int, val rawLength: Int, val data: java.nio.ByteBuffer) {
   def isPiece: Boolean = (codec & Segments.Piece) != 0
 }
 
-/** Where [[RowReader]] takes segments from. */
+/** The source of segments for [[RowReader]]. */
 private[sluice] trait SegmentSource {
-  /** The next segment; null after the last. Its bytes are good while the caller holds this object's lock. */
+  /** The next segment; null after the last. Its bytes are valid while the caller holds this object's lock. */
   def next(): Segment
 }
 
-/** The segments of [[MapOutputs]], each checked, each once, from whichever of its workers can give them.
+/** Reads the segments of [[MapOutputs]] from any of their workers. Verifies each segment and returns it once.
   *
-  * @param credit most bytes on their way to this task from here
+  * @param credit maximum bytes in flight from this location to the task
   */
 private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean, credit: Long, context: TaskContext)
     extends SegmentSource with Logging {
@@ -30,11 +30,11 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
   private val opener =
     if (outputs.allocation.isSealed) new SegmentOpener(SealKeys.get, outputs.allocation.shuffleNumber) else null
   private val blocks = if (opener == null) null else outputs.sealedBlocks(ordered)
-  // Each holder is asked twice at most: the connection that is there may have been broken long ago.
-  // When all have failed, the driver is asked whether they are elsewhere.
+  // Try each holder twice at most, because an existing connection may be broken already.
+  // When all have failed, ask the driver for new addresses.
   private val tries = (outputs.holders.iterator ++ Iterator.single(()).flatMap(_ => outputs.moved().iterator))
     .flatMap(worker => Iterator.fill(TriesPerWorker)(worker))
-  /** What came of the partition at hand, by number of the map and sequence. Another worker's answer begins with it again. */
+  /** Received segments of the current partition, by map number and sequence. Another worker starts with it again. */
   private val inThisAnswer = mutable.HashSet.empty[Long]
   private val inEarlierAnswers = mutable.HashSet.empty[Long]
   private var request: FetchRequest = _
@@ -47,18 +47,18 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
   private var isOver = false
   private var isClosed = false
 
-  /** Bytes of all segments that came. */
+  /** Bytes of all received segments. */
   var bytesRead: Long = 0L
 
   /** Nanoseconds spent waiting. */
   var waited: Long = 0L
 
-  /** Sends the request, so that data is on its way before it is needed. */
+  /** Sends the request early, so that data arrives before it is needed. */
   def start(): Unit = synchronized {
-    if (request == null && !isOver) ask(new WorkerFailure(s"nobody knows the workers of ${outputs.location}"))
+    if (request == null && !isOver) ask(new WorkerFailure(s"no worker is known for ${outputs.location}"))
   }
 
-  /** Asks the next worker that can be reached. */
+  /** Sends the request to the next worker that can be reached. */
   private def ask(before: WorkerFailure): Unit = {
     var failure = before
     while (request == null) {
@@ -77,7 +77,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
     }
   }
 
-  /** Nothing that an earlier answer had counts for the next one: each has to be all of it. */
+  /** Resets the counts of the response. Each response must be complete, whatever earlier ones contained. */
   private def beginAnswer(): Unit = {
     segments = 0
     bytes = 0
@@ -123,7 +123,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
         val (count, total) = (Integer.toUnsignedLong(came.count), came.extra)
         came.release()
         if (count != segments || total != bytes) {
-          throw new WorkerFailure(s"$segments segments ($bytes bytes) came, and the worker sent $count ($total)")
+          throw new WorkerFailure(s"received $segments segments ($bytes bytes) of $count ($total)")
         }
         if (blocks != null) blocks.finish(atPartition, outputs.end)
         request.close(complete = true)
@@ -136,7 +136,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
     }
   }
 
-  /** The next segment of the frame, or null when it is one that was had before. */
+  /** The next segment of the frame; null if it was received before. */
   private def segment(): Segment = {
     val payload = frame.payload
     val entry = row * Wire.DataEntryBytes
@@ -150,7 +150,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
     }
     val mapNumber = java.util.Arrays.binarySearch(outputs.maps, map)
     if (partition < atPartition || partition >= outputs.end || mapNumber < 0) {
-      throw new WorkerFailure(s"partition $partition of map $map was not asked for")
+      throw new WorkerFailure(s"partition $partition of map $map was not requested")
     }
     if (opener == null && check.of(partition, map, sequence, payload.internalNioBuffer(dataAt, length)) != expected) {
       throw new WorkerFailure(s"partition $partition of map $map is corrupted (segment $sequence)")
@@ -182,7 +182,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
 
   private def finishFrame(): Unit = {
     if (dataAt != frame.payload.readableBytes) throw new WorkerFailure("a frame with more data than its table says")
-    request.consume(dataAt - frame.count * Wire.DataEntryBytes) // credit is of data, not of tables
+    request.consume(dataAt - frame.count * Wire.DataEntryBytes) // credit covers data, not tables
     frame.release()
     frame = null
   }
@@ -194,13 +194,13 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
     request = null
   }
 
-  /** A Python runner reads in a thread of its own, which may outlive the task for a moment. */
+  /** Throws if the task has ended: a Python runner reads in its own thread, which may briefly outlive the task. */
   private def checkTask(): Unit = {
     context.killTaskIfInterrupted()
     if (context.isCompleted()) throw new IllegalStateException("the task that reads has ended")
   }
 
-  /** Ends it, read to the end or not. */
+  /** Ends the read, complete or not. */
   def close(): Unit = synchronized {
     isClosed = true
     isOver = true
@@ -211,6 +211,6 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
 private[sluice] object SegmentReader {
   private val TriesPerWorker = 2
 
-  /** No writer of ours puts more into one segment. */
+  /** Maximum raw bytes of one segment. Writers never exceed it. */
   val MaxRawBytes: Int = 16 << 20
 }

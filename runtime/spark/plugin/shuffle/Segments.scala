@@ -8,7 +8,7 @@ import com.github.luben.zstd.Zstd
 import io.netty.buffer.ByteBuf
 import net.jpountz.lz4.{LZ4Exception, LZ4Factory}
 
-/** The check value of a segment: CRC32C over the job's key, where the segment belongs, and its bytes. Not thread-safe. */
+/** The check value of a segment: CRC32C over the job's key, the segment's place and its bytes. Not thread-safe. */
 private[sluice] final class SegmentCheck(key: Array[Byte], shuffle: Int) {
   private val crc = new CRC32C
   private val prefix = ByteBuffer.allocate(key.length + 20).order(ByteOrder.LITTLE_ENDIAN)
@@ -25,9 +25,9 @@ private[sluice] final class SegmentCheck(key: Array[Byte], shuffle: Int) {
   }
 }
 
-/** How the content of a segment begins: codec (one byte), raw length (four), then the data.
+/** The layout of a segment's content: codec (one byte), raw length (four bytes), then the data.
   *
-  * A record that is larger than a segment lies in several, each marked with [[Piece]]; see [[Pieces]].
+  * A row that is larger than a segment is split into several, each marked with [[Piece]]; see [[Pieces]].
   */
 private[sluice] object Segments {
   val HeadBytes = 5
@@ -36,14 +36,16 @@ private[sluice] object Segments {
   val Zstandard: Byte = 2
   val Piece: Int = 0x80
 
-  /** Not rows, but the end of what one writer has for a partition: how many segments came before (eight bytes). */
+  /** Marks the end of one writer's data for a partition. Its data begins with the number of segments before it (eight
+    * bytes).
+    */
   val EndMark: Byte = 0x40
 
-  /** Shorter ones are stored as they are: nothing to be won. */
+  /** Shorter data is stored uncompressed: compression would not save anything. */
   val WorthCompressing = 128
 }
 
-/** Compression by one of the codecs, between heap and direct memory without a copy. Not thread-safe. */
+/** Compresses and decompresses segments between heap and direct memory. Not thread-safe. */
 private[sluice] final class Codec(codec: Byte, zstandardLevel: Int) {
   import Segments._
 
@@ -51,7 +53,7 @@ private[sluice] final class Codec(codec: Byte, zstandardLevel: Int) {
   private val decompressor = LZ4Factory.fastestInstance().safeDecompressor()
   private var staging: ByteBuffer = ByteBuffer.allocateDirect(0)
 
-  /** The most bytes that [[write]] may need for `length`. */
+  /** The maximum number of bytes that [[write]] needs for `length` bytes. */
   def bound(length: Int): Int = HeadBytes + (codec match {
     case Lz4       => compressor.maxCompressedLength(length)
     case Zstandard => Zstd.compressBound(length.toLong).toInt
@@ -82,7 +84,7 @@ private[sluice] final class Codec(codec: Byte, zstandardLevel: Int) {
     }
   }
 
-  /** The raw bytes of a segment into `target`, which has room for `rawLength`. */
+  /** Decompresses a segment into `target`, which has room for `rawLength` bytes. */
   def read(how: Int, data: ByteBuffer, target: Array[Byte], rawLength: Int): Unit = {
     val length = data.remaining()
     val unpacked = how match {
@@ -99,12 +101,12 @@ private[sluice] final class Codec(codec: Byte, zstandardLevel: Int) {
         val found = checked(Zstd.decompressDirectByteBuffer(staged, 0, rawLength, data, data.position(), length))
         if (found == rawLength) staged.get(target, 0, rawLength)
         found
-      case other => throw new IOException(s"a segment of an unknown codec $other")
+      case other => throw new IOException(s"a segment has the unknown codec $other")
     }
-    if (unpacked != rawLength) throw new IOException(s"a segment of $unpacked bytes that says $rawLength")
+    if (unpacked != rawLength) throw new IOException(s"a segment has $unpacked bytes instead of $rawLength")
   }
 
-  /** zstd-jni wants both ends in direct memory, or neither. */
+  /** A direct buffer of at least `length` bytes: zstd-jni needs both buffers in direct memory, or neither. */
   private def stage(length: Int): ByteBuffer = {
     if (staging.capacity < length) staging = ByteBuffer.allocateDirect(length)
     staging.clear()

@@ -4,22 +4,22 @@ import java.util.concurrent.CompletableFuture
 
 import org.apache.spark.SparkException
 
-/** Who gives workers to shuffles: on the driver, the agent at the other end of the bridge. */
+/** Assigns workers to shuffles. On the driver it is implemented through the bridge to the driver agent. */
 private[spark] trait ShuffleService {
-  /** Workers for a shuffle; throws with a sentence when there are none. */
+  /** Assigns workers to a shuffle; throws SparkException with the reason if there are none. */
   def register(shuffleId: Int, partitions: Int): Allocation
 
-  /** Where its workers are now; fails with a sentence. */
+  /** The current locations of a shuffle's outputs. The future fails with the reason. */
   def locate(shuffleId: Int): CompletableFuture[Seq[OutputLocation]]
 
-  /** Nobody reads it any more. */
+  /** Releases a shuffle that is no longer read. */
   def unregister(shuffleId: Int): Unit
 
-  /** A hint: nothing could be read from these workers. */
+  /** Reports, as a hint, that these workers could not be read from. */
   def lost(shuffleId: Int, workers: Seq[String]): Unit
 }
 
-/** The service of the SparkContext that this driver has. */
+/** The service of this driver's current SparkContext. */
 private[spark] object ShuffleService {
   @volatile private var service: Option[ShuffleService] = None
 
@@ -29,6 +29,6 @@ private[spark] object ShuffleService {
 
   def current: ShuffleService = service.getOrElse(throw new SparkException("there is no SparkContext to shuffle for"))
 
-  /** Does something with the service unless the SparkContext has ended: everything is released then anyway. */
+  /** Calls `work`, unless the SparkContext has ended: everything is then released anyway. */
   def whileOpen(work: ShuffleService => Unit): Unit = service.foreach(work)
 }

@@ -9,21 +9,21 @@ import org.apache.spark.shuffle.api.{ShuffleDataIO, ShuffleDriverComponents, Shu
 private[spark] final class SluiceDataIO(conf: SparkConf) extends ShuffleDataIO {
   override def driver(): ShuffleDriverComponents = new SluiceDriverComponents
 
-  /** Outputs are made for each map attempt, by [[SluiceShuffleManager]]. */
+  /** Not used: [[SluiceShuffleManager]] creates the components for each map attempt. */
   override def executor(): ShuffleExecutorComponents =
-    throw new UnsupportedOperationException("this plugin goes with SluiceShuffleManager only")
+    throw new UnsupportedOperationException("this plugin works with SluiceShuffleManager only")
 }
 
 private final class SluiceDriverComponents extends ShuffleDriverComponents {
   override def initializeApplication(): java.util.Map[String, String] = Collections.emptyMap()
 
-  /** The job's end releases everything: the agent sees to that, also when this JVM cannot. */
+  /** Does nothing: the agent releases all shuffles when the job ends, even if this JVM has failed. */
   override def cleanupApplication(): Unit = ()
 
   override def supportsReliableStorage(): Boolean = true
 
   override def removeShuffle(shuffleId: Int, blocking: Boolean): Unit = {
     ShuffleService.whileOpen(_.unregister(shuffleId))
-    SparkEnv.get.blockManager.master.removeShuffle(shuffleId, blocking) // executors forget where its outputs were
+    SparkEnv.get.blockManager.master.removeShuffle(shuffleId, blocking) // executors drop the cached locations
   }
 }

@@ -9,18 +9,18 @@ import org.apache.spark.shuffle._
 import org.apache.spark.shuffle.sort.SparkWriters
 import org.apache.spark.storage.{BlockId, BlockManagerId, ShuffleMergedBlockId}
 
-/** A shuffle whose data is kept by the workers of its allocation.
+/** The handle of a shuffle whose data is stored by the workers of its allocation.
   *
-  * @param rows whether rows of SQL are pushed as they come; otherwise Spark's own writers write what `inner` says
+  * @param rows whether SQL rows are pushed directly; otherwise one of Spark's own writers writes, selected by `inner`
   */
 private[spark] final class SluiceShuffleHandle[K, V, C](
     shuffleId: Int, dependency: ShuffleDependency[K, V, C], private[sluice] val allocation: Allocation,
     val rows: Boolean, val inner: ShuffleHandle)
     extends BaseShuffleHandle[K, V, C](shuffleId, dependency)
 
-/** Spark's shuffles through the workers of the remote shuffle service: `spark.shuffle.manager`.
+/** The shuffle manager for the remote shuffle service (`spark.shuffle.manager`).
   *
-  * Reads and writes on executors; on the driver it asks for workers, and there is no way back to Spark's own shuffle.
+  * On executors it reads and writes, on the driver it requests workers. It never falls back to Spark's own shuffle.
   */
 private[spark] final class SluiceShuffleManager(conf: SparkConf, isDriver: Boolean) extends BlockingShuffleManager {
   private val settings = new Settings(conf)
@@ -28,7 +28,7 @@ private[spark] final class SluiceShuffleManager(conf: SparkConf, isDriver: Boole
   override def registerShuffle[K, V, C](shuffleId: Int, dependency: ShuffleDependency[K, V, C]): ShuffleHandle = {
     OutputLocations.serve()
     val allocation = ShuffleService.current.register(shuffleId, dependency.partitioner.numPartitions)
-    // Encryption by Spark (spark.io.encryption) is the work of its own streams.
+    // Only Spark's own streams implement its encryption (spark.io.encryption).
     val rows = !dependency.mapSideCombine && RowSerializer.isOne(dependency.serializer) &&
       !conf.get(config.IO_ENCRYPTION_ENABLED)
     new SluiceShuffleHandle(shuffleId, dependency, allocation, rows, SparkWriters.handle(conf, shuffleId, dependency))
@@ -51,7 +51,7 @@ private[spark] final class SluiceShuffleManager(conf: SparkConf, isDriver: Boole
       handle.asInstanceOf[SluiceShuffleHandle[K, Any, C]], startMap, endMap, startPartition, endPartition, context,
       settings, metrics)
 
-  /** Spark's components of the driver see to it ([[SluiceDriverComponents]]): executors keep nothing of a shuffle. */
+  /** Does nothing: executors store no shuffle data, and [[SluiceDriverComponents]] releases it on the driver. */
   override def unregisterShuffle(shuffleId: Int): Boolean = true
 
   override val shuffleBlockResolver: ShuffleBlockResolver = NoBlocks
@@ -62,7 +62,7 @@ private[spark] final class SluiceShuffleManager(conf: SparkConf, isDriver: Boole
   }
 }
 
-/** Executors hold no block of a shuffle. */
+/** Serves no blocks: executors store no shuffle data. */
 private object NoBlocks extends ShuffleBlockResolver {
   override def getBlockData(block: BlockId, directories: Option[Array[String]]): ManagedBuffer = none(block)
   override def getMergedBlockData(block: ShuffleMergedBlockId, directories: Option[Array[String]]): Seq[ManagedBuffer] =
@@ -75,7 +75,7 @@ private object NoBlocks extends ShuffleBlockResolver {
     throw new UnsupportedOperationException(s"$block is with the shuffle workers, not here")
 }
 
-/** One of Spark's own writers; says of its output where it really is, and forgets it when the task fails. */
+/** Wraps one of Spark's own writers: sets the real location of the output, and discards it if the task fails. */
 private final class RelocatedWriter[K, V](writer: ShuffleWriter[K, V], output: MapOutput) extends ShuffleWriter[K, V] {
   override def write(records: Iterator[Product2[K, V]]): Unit = writer.write(records)
 

@@ -5,7 +5,7 @@ import org.apache.spark.shuffle.{ShuffleReadMetricsReporter, ShuffleReader}
 import org.apache.spark.util.CompletionIterator
 import org.apache.spark.util.collection.ExternalSorter
 
-/** Reads what a reduce task wants of a shuffle: a range of partitions, of all maps or of a range of them. */
+/** Reads a range of partitions for a reduce task, from all maps or a range of them. */
 private[sluice] final class SluiceShuffleReader[K, C](
     handle: SluiceShuffleHandle[K, _, C], startMap: Int, endMap: Int, startPartition: Int, endPartition: Int,
     context: TaskContext, settings: Settings, metrics: ShuffleReadMetricsReporter)
@@ -50,7 +50,7 @@ private[sluice] final class SluiceShuffleReader[K, C](
     metrics.incFetchWaitTime(reader.waited / 1000000)
   }
 
-  // As Spark's BlockStoreShuffleReader has it.
+  // Like Spark's BlockStoreShuffleReader.
   private def aggregated(records: Iterator[(Any, Any)]): Iterator[Product2[K, C]] = dependency.aggregator match {
     case Some(aggregator) if dependency.keyOrdering.isEmpty =>
       if (dependency.mapSideCombine) aggregator.combineCombinersByKey(records.asInstanceOf[Iterator[(K, C)]], context)
@@ -80,9 +80,9 @@ private[sluice] final class SluiceShuffleReader[K, C](
 }
 
 private[sluice] object SluiceShuffleReader {
-  /** A segment is at most 4 MiB, and up to a quarter of the credit has not been given back yet. */
+  /** Enough for a segment (at most 4 MiB) while up to a quarter of the credit has not been returned yet. */
   private val LeastCredit = 6L << 20
 
-  /** How many locations are asked at the same time. */
+  /** How many locations are read from at the same time. */
   private val Ahead = 3
 }

@@ -4,7 +4,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 
 import io.netty.buffer.{ByteBuf, ByteBufAllocator, Unpooled}
 
-/** Frames of the data plane (`runtime/shuffle/data_plane/frames.py`): a header of 48 bytes, little endian, then the payload. */
+/** Frames of the data plane (`runtime/shuffle/data_plane/frames.py`): 48 bytes of header, little endian, and a payload. */
 private[sluice] object Wire {
   val Magic = 0x31434c53
   val HeaderBytes = 48
@@ -19,7 +19,7 @@ private[sluice] object Wire {
   val MaxDataBytes: Int = (8 << 20) + (64 << 10)
   val MaxAnswerBytes: Int = 64 << 10
 
-  /** Map ids in one FETCH, so that its payload stays below 8 MiB. */
+  /** Maximum number of map ids in one FETCH: at most 8 MiB of payload. */
   val MaxMapsPerFetch: Int = 1 << 20
 
   object Kind {
@@ -43,7 +43,7 @@ private[sluice] object Wire {
     val Error = 31
   }
 
-  /** Codes of ERROR that are told apart here. */
+  /** The ERROR codes that clients distinguish. */
   object Code {
     val Draining = 5
     val Protocol = 6
@@ -52,7 +52,7 @@ private[sluice] object Wire {
 
   val OrderedFetch = 1
 
-  // Where the fields of a header are.
+  // Offsets of the header's fields.
   val MagicAt = 0
   val KindAt = 4
   val FlagsAt = 5
@@ -111,7 +111,7 @@ private[sluice] object Wire {
   }
 }
 
-/** A frame that came in. Whoever takes it releases the payload. */
+/** A received frame. Its owner must call [[release]]. */
 private[sluice] final class Frame(header: ByteBuf, val payload: ByteBuf) {
   import Wire._
 
@@ -124,7 +124,7 @@ private[sluice] final class Frame(header: ByteBuf, val payload: ByteBuf) {
   val aux: Int = header.getIntLE(AuxAt)
   val extra: Long = header.getLongLE(ExtraAt)
 
-  /** The sentence in an ERROR. */
+  /** The message of an ERROR frame. */
   def text: String = payload.toString(UTF_8)
 
   def release(): Unit = payload.release()

@@ -8,22 +8,22 @@ import org.apache.spark.{SparkConf, SparkEnv}
 import org.apache.spark.internal.Logging
 import org.apache.spark.network.util.NettyUtils
 
-/** The connections of this process: one to each worker and direction, made when they are needed first. */
+/** The connections of this process: one per worker and direction, opened on first use. */
 private[sluice] final class Workers(conf: SparkConf) extends Logging {
   import Workers._
 
-  /** How long a worker that says nothing is waited for, in milliseconds. */
+  /** How long to wait for a worker that sends nothing, in milliseconds. */
   val timeoutMillis: Long = conf.getTimeAsMs(Settings.Timeout, Settings.DefaultTimeout)
 
   private val loops: EventLoopGroup = NettyUtils.createEventLoop(Connection.Mode, Threads, "sluice-shuffle")
   private val pushes = new ConcurrentHashMap[WorkerAddress, Slot[PushConnection]]()
   private val fetches = new ConcurrentHashMap[WorkerAddress, Slot[FetchConnection]]()
 
-  /** Throws [[WorkerFailure]] when the worker cannot be reached; it is then left alone for a while. */
+  /** Returns a connection to push to `worker`. If it cannot be reached, throws [[WorkerFailure]] and avoids it. */
   def pushTo(worker: WorkerAddress): PushConnection =
     pushes.computeIfAbsent(worker, _ => new Slot(() => new PushConnection(worker, timeoutMillis))).get()
 
-  /** A connection to push to `worker`, if there is one. */
+  /** The open connection to push to `worker`, if there is one. */
   def openTo(worker: WorkerAddress): Option[PushConnection] = Option(pushes.get(worker)).flatMap(_.opened)
 
   def fetchFrom(worker: WorkerAddress): FetchConnection =
@@ -55,13 +55,13 @@ private[sluice] object Workers {
   private val HelloMillis = 15000L
   private val AvoidNanos = 30L * 1000 * 1000 * 1000
 
-  /** Encryption is done here, so that tasks need not wait for it; more threads than this would have nothing to do. */
+  /** Event loop threads, which also encrypt, so that tasks need not wait. More threads would be idle. */
   private val Threads = 2
 
   private val avoided = new ConcurrentHashMap[WorkerAddress, java.lang.Long]()
   @volatile private var ours: Workers = _
 
-  /** Those of this process, made at the first use. */
+  /** The connections of this process, created on first use. */
   def get: Workers = {
     if (ours == null) synchronized { if (ours == null) ours = new Workers(SparkEnv.get.conf) }
     ours
@@ -72,13 +72,13 @@ private[sluice] object Workers {
     ours = null
   }
 
-  /** Others are better for a while: it could not be reached, or it is on its way out. */
+  /** Prefers other workers for 30 s, because `worker` cannot be reached or is draining. */
   def avoid(worker: WorkerAddress): Unit = avoided.put(worker, System.nanoTime())
 
   def isAvoided(worker: WorkerAddress): Boolean =
     Option(avoided.get(worker)).exists(since => System.nanoTime() - since < AvoidNanos)
 
-  /** `candidates` with those that are better left alone at the end. */
+  /** Returns `candidates` with the avoided workers at the end. */
   def prefer(candidates: Seq[WorkerAddress]): Seq[WorkerAddress] = {
     val (bad, good) = candidates.partition(isAvoided)
     good ++ bad

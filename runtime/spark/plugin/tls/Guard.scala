@@ -9,8 +9,8 @@ import org.apache.xbean.asm9.{ClassReader, ClassVisitor, ClassWriter, Label, Met
 /** Rewrites Spark's classes so that no configuration of a job can weaken mutual TLS.
   *
   *  - `TransportConf`: the settings that enable TLS for RPC and select its SSLContext become constants.
-  *  - `SSLFactory`: configured key and trust stores are not opened (without a trust store it would trust every peer), and
-  *    the method that builds Netty contexts without the provider always fails.
+  *  - `SSLFactory`: configured key and trust stores are not opened (without a trust store it would trust every peer),
+  *    and the method that builds Netty contexts without the provider always fails.
   *  - `TransportContext` registers each new channel with [[Connections]].
   *  - gRPC servers (Spark Connect) use [[ConnectTls]].
   *  - Spark's web server does not listen on a port.

@@ -6,11 +6,11 @@ import org.apache.spark.{SparkException, TaskContext, TaskKilledException}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 
-/** Sends what a map task of a pipelined shuffle has written, in a thread of its own: each time as one small map.
+/** Sends the rows of a map task of a pipelined shuffle in a separate thread. Each flush is one small map.
   *
-  * The maps of writer w of n have the indices w, n + w, 2n + w and so on, and are committed one after the other, so its
-  * readers get them in this order, and see if one is missing. The last one has an end mark for each partition. A writer
-  * that has nothing commits an empty map now and then: a sign of life that takes the way of its rows.
+  * The maps of writer w of n have the indices w, n + w, 2n + w and so on. They are committed one after the other, so
+  * readers get them in this order and detect a missing one. The last map has an end mark for each partition. A writer
+  * without rows regularly commits an empty map as a heartbeat, on the same path as its rows.
   */
 private[sluice] final class Flusher(
     handle: PipelinedHandle[_, _, _], partitions: Int, context: TaskContext, settings: PipelinedSettings)
@@ -30,35 +30,35 @@ private[sluice] final class Flusher(
   private var failure: Throwable = _
   private var task: Thread = _
 
-  // Of the flusher's thread.
+  // Used by the flusher's thread only.
   private var flushedAt = 0L
   private var askedAt = 0L
   private var sentBytes = 0L
 
-  /** Bytes sent; after [[finish]]. */
+  /** Bytes sent. Valid after [[finish]]. */
   def bytes: Long = sentBytes
 
-  /** Begins; called by the thread of the task. */
+  /** Starts the thread. Called by the task's thread. */
   def begin(): Unit = {
     synchronized { task = Thread.currentThread() }
     thread.setDaemon(true)
     thread.start()
   }
 
-  /** Runs what the task does between [[begin]] and its end, and throws why the flusher has failed if it has. */
+  /** Runs the work of the task after [[begin]]. If the flusher has failed, throws its failure instead. */
   def guard(work: => Unit): Unit =
     try work
     catch {
       case error: Throwable => throw synchronized {
         if (failure == null || failure.isInstanceOf[TaskKilledException]) error
         else {
-          Thread.interrupted() // that was us
+          Thread.interrupted() // the flusher interrupted this thread
           failed
         }
       }
     } finally synchronized { task = null }
 
-  /** Takes a row; waits while there are too many. */
+  /** Adds a row; waits while too many bytes are buffered. */
   def append(partition: Int, row: UnsafeRow): Unit = synchronized {
     while (failure == null && waiting.bytes >= settings.bufferBytes) awaitFlusher()
     if (failure != null) throw failed
@@ -67,7 +67,7 @@ private[sluice] final class Flusher(
     if (before == 0 || (before < settings.flushBytes && waiting.bytes >= settings.flushBytes)) notifyAll()
   }
 
-  /** Sends the rest and says that this is all; returns when the workers have it. */
+  /** Sends the remaining rows and completes the output; returns when a worker has confirmed it. */
   def finish(): Unit = synchronized {
     isEnding = true
     notifyAll()
@@ -75,7 +75,7 @@ private[sluice] final class Flusher(
     if (failure != null) throw failed
   }
 
-  /** Nothing more comes, and what was sent counts no more unless all of it is complete. */
+  /** Aborts the output, unless it is already complete. */
   def abandon(reason: String): Unit = synchronized {
     if (failure == null && !isOver) {
       failure = new SparkException(s"writer $writer of shuffle ${handle.shuffleId} was given up: $reason")
@@ -106,16 +106,16 @@ private[sluice] final class Flusher(
         synchronized {
           if (failure == null) {
             failure = error
-            // It may wait for its source, for long.
+            // The task may be waiting for its source for a long time.
             if (task != null) task.interrupt()
           }
           notifyAll()
         }
-        Thread.interrupted() // to be able to say so
+        Thread.interrupted() // clear the interrupt, so that abort can send
         share.abort(failure)
     }
 
-  /** Waits until it is time, and sends what is there; false after the last. */
+  /** Waits until a flush is due, and sends the buffered rows; false after the last flush. */
   private def flushNext(): Boolean = {
     val isHeld = share.unread > settings.unreadBytes
     val (rows, last) = synchronized {
@@ -168,12 +168,12 @@ private[sluice] final class Flusher(
 }
 
 private[sluice] object Flusher {
-  /** What follows the head of an end mark: how many segments came before it, and from which writer. */
+  /** Length of an end mark's data: the number of segments before it (eight bytes) and the writer (four bytes). */
   val EndMarkBytes = 12
 
-  /** So often a writer without rows says that it is there. */
+  /** Interval of the heartbeat of a writer without rows. */
   private val SignOfLifeNanos = 10L * 1000 * 1000 * 1000
 
-  /** So often a writer that is too far ahead of its readers asks how far. */
+  /** Interval at which a writer that is too far ahead of its readers requests their progress. */
   private val HeldNanos = 50L * 1000 * 1000
 }

@@ -4,7 +4,7 @@ import java.util.concurrent.{LinkedBlockingQueue, TimeUnit}
 
 import org.apache.spark.TaskContext
 
-/** What all writers of a pipelined shuffle have for one reduce task, in the order in which it comes. */
+/** The segments of all writers of a pipelined shuffle for one reduce task, in the order of arrival. */
 private[sluice] final class FollowedSegments(
     handle: PipelinedHandle[_, _, _], first: Int, end: Int, context: TaskContext, settings: PipelinedSettings)
     extends SegmentSource {
@@ -14,7 +14,7 @@ private[sluice] final class FollowedSegments(
   private var current: FollowedShare = _
   @volatile private var isClosed = false
 
-  /** Bytes of all segments that came. */
+  /** Bytes of all received segments. */
   def bytesRead: Long = shares.map(_.bytesRead).sum
 
   def start(): Unit = synchronized(shares.foreach(_.start()))
@@ -32,7 +32,7 @@ private[sluice] final class FollowedSegments(
 
   private def take(arrival: Arrival): Unit = {
     val share = shares(arrival.writer)
-    val before = share.isComplete // answers to what was given up may come late
+    val before = share.isComplete // responses to cancelled requests may arrive late
     if (share.take(arrival)) current = share
     if (share.isComplete && !before) left -= 1
   }
@@ -41,7 +41,7 @@ private[sluice] final class FollowedSegments(
     var arrival = arrived.poll()
     while (arrival == null) {
       context.killTaskIfInterrupted()
-      // A Python runner reads in a thread of its own, which may outlive the task for a moment.
+      // A Python runner reads in its own thread, which may briefly outlive the task.
       if (isClosed || context.isCompleted()) throw new IllegalStateException("the task that reads has ended")
       arrival = arrived.poll(PushConnection.PollMillis, TimeUnit.MILLISECONDS)
       if (arrival == null) shares.foreach(_.lookAtSilence())
@@ -49,7 +49,7 @@ private[sluice] final class FollowedSegments(
     arrival
   }
 
-  /** Ends it, read to the end or not. */
+  /** Ends the read, complete or not. */
   def close(): Unit = {
     isClosed = true
     synchronized {
@@ -60,7 +60,7 @@ private[sluice] final class FollowedSegments(
   }
 }
 
-/** An answer to request `request` for the maps of `writer`. */
+/** A response to the request with the number `request` for the maps of `writer`. */
 private[sluice] final class Arrival(val writer: Int, val request: Int, val what: Either[WorkerFailure, Frame]) {
   def release(): Unit = what.foreach(_.release())
 }

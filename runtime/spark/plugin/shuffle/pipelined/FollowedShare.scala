@@ -10,10 +10,10 @@ import io.netty.buffer.ByteBuf
 import org.apache.spark.SparkException
 import org.apache.spark.internal.Logging
 
-/** What one writer of a pipelined shuffle has for one reduce task, from one of the workers that have it after the other.
+/** Reads the data of one writer of a pipelined shuffle for one reduce task, from one of its workers at a time.
   *
-  * Every map must come, in its order, and at the end an end mark for each partition: whatever a worker leaves out is
-  * missed. Used by one thread; answers arrive in `arrived`.
+  * All maps must arrive in order, followed by an end mark for each partition, so data that a worker omits is detected.
+  * Used by one thread. Responses arrive in `arrived`.
   */
 private[sluice] final class FollowedShare(
     handle: PipelinedHandle[_, _, _], writer: Int, first: Int, end: Int, settings: PipelinedSettings,
@@ -36,20 +36,20 @@ private[sluice] final class FollowedShare(
   private var room: Room = _
   private var heardAt = System.nanoTime()
 
-  // How far it is: `maps` are read, and the batch of `batch` more is coming.
+  // Progress: `maps` maps are read, and a batch of `batch` maps is being received.
   private var firstMap = -1L
   private var maps = 0
   private var batch = 0
   private var saidMaps = 0
-  private val seen = mutable.HashSet.empty[(Long, Int)] // segments of maps that have not come to their end
-  private var place = (-1, 0L, 0) // of the segment before, in this batch
+  private val seen = mutable.HashSet.empty[(Long, Int)] // segments of the maps in the current batch
+  private var place = (-1, 0L, 0) // of the previous segment in this batch
   private val segmentsOf = new Array[Long](end - first)
   private val ended = new java.util.BitSet(end - first)
   private var read = 0L
   private var consumed = 0L
   @volatile private var isOver = false
 
-  // Of the request: segments and bytes of the batch, and before it.
+  // Segments and bytes of this request, in the current batch and before it.
   private var inBatch = 0L
   private var bytesInBatch = 0L
   private var before = 0L
@@ -63,17 +63,17 @@ private[sluice] final class FollowedShare(
 
   def isComplete: Boolean = isOver
 
-  /** Asks for the first time. */
-  def start(): Unit = ask(new WorkerFailure("it has no worker"))
+  /** Sends the first request. */
+  def start(): Unit = ask(new WorkerFailure("the writer has no worker"))
 
-  /** Asks the next worker that can be reached. */
+  /** Sends the request to the next worker that can be reached. */
   private def ask(before: WorkerFailure): Unit = {
     var failure = before
     drop()
     while (request == 0) {
       if (tries == workers.size * TriesPerWorker) {
         throw new SparkException(
-          s"shuffle ${handle.shuffleId}: what writer $writer sends can be read from none of " +
+          s"shuffle ${handle.shuffleId}: the data of writer $writer is available from none of " +
             s"${workers.map(_.name).mkString(", ")}: ${failure.getMessage}", failure)
       }
       val worker = workers(tries % workers.size)
@@ -98,7 +98,7 @@ private[sluice] final class FollowedShare(
     }
   }
 
-  /** FOLLOW: the maps of one share after those that were read. */
+  /** A FOLLOW frame for the maps of this writer after those that were read. */
   private def encode(number: Int): ByteBuf = {
     val frame = connection.allocator.directBuffer(Wire.HeaderBytes + ShareBytes)
     Wire.putHeader(
@@ -108,7 +108,7 @@ private[sluice] final class FollowedShare(
     frame.writeIntLE(handle.writers).writeIntLE(writer)
   }
 
-  /** Takes in what has arrived; whether there are segments to be had by [[nextSegment]]. */
+  /** Handles a response; true if [[nextSegment]] has segments. */
   def take(arrival: Arrival): Boolean =
     if (arrival.request != request) {
       arrival.release()
@@ -146,15 +146,15 @@ private[sluice] final class FollowedShare(
     } finally came.release()
   }
 
-  /** A batch of maps begins: the next ones of this writer, without a gap. */
+  /** Starts a batch of maps, which must be the next ones of this writer without a gap. */
   private def announced(came: Frame): Unit = if (came.count > 0) {
     val table = came.payload
-    if (batch > 0 || table.readableBytes != came.count * MapEntryBytes) throw new WorkerFailure("a batch that may not begin here")
+    if (batch > 0 || table.readableBytes != came.count * MapEntryBytes) throw new WorkerFailure("an unexpected batch")
     if (firstMap < 0) firstMap = table.getLongLE(0)
     for (n <- 0 until came.count) {
       val (map, index) = (table.getLongLE(n * MapEntryBytes), table.getIntLE(n * MapEntryBytes + 8))
       if (map != firstMap + maps + n || index != (maps + n) * handle.writers + writer) {
-        throw new WorkerFailure(s"map $index came when ${(maps + n) * handle.writers + writer} was next")
+        throw new WorkerFailure(s"map $index arrived instead of map ${(maps + n) * handle.writers + writer}")
       }
     }
     batch = came.count
@@ -166,7 +166,7 @@ private[sluice] final class FollowedShare(
 
   private def batchEnded(came: Frame): Unit = {
     if (Integer.toUnsignedLong(came.count) != inBatch || came.extra != bytesInBatch) {
-      throw new WorkerFailure(s"$inBatch segments ($bytesInBatch bytes) came, and the worker sent ${came.count} (${came.extra})")
+      throw new WorkerFailure(s"received $inBatch segments ($bytesInBatch bytes) of ${came.count} (${came.extra})")
     }
     before += inBatch
     bytesBefore += bytesInBatch
@@ -177,7 +177,7 @@ private[sluice] final class FollowedShare(
     if (maps - saidMaps >= SayMaps) grant()
   }
 
-  /** Says what was read, for which the worker may send as much again. */
+  /** Reports the progress to the worker and returns credit for the consumed bytes. */
   private def grant(): Unit = {
     connection.grant(request, consumed, maps)
     consumed = 0
@@ -186,15 +186,15 @@ private[sluice] final class FollowedShare(
 
   private def complete(came: Frame): Unit = {
     if (batch > 0 || (before & 0xffffffffL) != Integer.toUnsignedLong(came.count) || bytesBefore != came.extra) {
-      throw new WorkerFailure("the end came before all was sent")
+      throw new WorkerFailure("END arrived before all data")
     }
-    if (ended.cardinality() != end - first) throw new WorkerFailure("the end came without the writer's own mark")
+    if (ended.cardinality() != end - first) throw new WorkerFailure("END arrived before all end marks")
     isOver = true
     connection.forget(request)
     request = 0
   }
 
-  /** The next segment of what [[take]] took in; null when it is read. */
+  /** The next segment of the frame from [[take]]; null at its end. */
   def nextSegment(): Segment =
     try {
       var found: Segment = null
@@ -206,7 +206,7 @@ private[sluice] final class FollowedShare(
         null
     }
 
-  /** The segment at hand, or null when it was had before, or is an end mark. */
+  /** The next segment of the frame; null if it was received before or is an end mark. */
   private def segment(): Segment = {
     val payload = frame.payload
     val entry = row * Wire.DataEntryBytes
@@ -218,7 +218,7 @@ private[sluice] final class FollowedShare(
       throw new WorkerFailure(s"a segment of $length bytes does not fit into its frame")
     }
     if (partition < first || partition >= end || map < firstMap + maps || map >= firstMap + maps + batch) {
-      throw new WorkerFailure(s"partition $partition of map $map was not asked for")
+      throw new WorkerFailure(s"partition $partition of map $map was not requested")
     }
     if (!isInOrder(partition, map, sequence)) {
       throw new WorkerFailure(s"partition $partition of map $map came out of order (segment $sequence)")
@@ -231,7 +231,7 @@ private[sluice] final class FollowedShare(
     val content =
       if (opener == null) payload.internalNioBuffer(dataAt, length)
       else opener.open(partition, map, sequence, payload, dataAt, length)
-    // Sealed, one without content only says that it is the last of its map.
+    // An empty sealed segment only marks the end of its map and partition.
     val found = if (opener == null || content.hasRemaining) SegmentContent.of(partition, map, sequence, content) else null
     row += 1
     dataAt += length
@@ -242,7 +242,7 @@ private[sluice] final class FollowedShare(
     if (isNew && found != null) counted(found) else null
   }
 
-  /** Whether a segment may come after that at `place`: by partition, map and sequence, none twice. */
+  /** Whether a segment may follow the one at `place`: strictly ascending by partition, map and sequence. */
   private def isInOrder(partition: Int, map: Long, sequence: Int): Boolean = {
     val (lastPartition, lastMap, lastSequence) = place
     if (partition != lastPartition) partition > lastPartition
@@ -250,17 +250,17 @@ private[sluice] final class FollowedShare(
     else Integer.compareUnsigned(sequence, lastSequence) > 0
   }
 
-  /** `found`, or null when it is the end mark of its partition. */
+  /** Counts `found` and returns it; null if it is the end mark of its partition. */
   private def counted(found: Segment): Segment = {
     val partition = found.partition
-    if (ended.get(partition - first)) throw new WorkerFailure(s"a segment of partition $partition came after its end")
+    if (ended.get(partition - first)) throw new WorkerFailure(s"a segment of partition $partition follows its end")
     if (found.codec != Segments.EndMark) {
       segmentsOf(partition - first) += 1
       found
     } else {
       val mark = found.data.duplicate().order(ByteOrder.LITTLE_ENDIAN)
       if (mark.remaining() != Flusher.EndMarkBytes || mark.getLong() != segmentsOf(partition - first)) {
-        throw new WorkerFailure(s"not all segments of partition $partition came before its end")
+        throw new WorkerFailure(s"segments of partition $partition are missing before its end mark")
       }
       if (mark.getInt() != writer) throw new WorkerFailure(s"partition $partition came from another writer than $writer")
       ended.set(partition - first)
@@ -277,7 +277,7 @@ private[sluice] final class FollowedShare(
     if (consumed >= lump) grant()
   }
 
-  /** Nothing has come from this writer for so long that its worker must have been cut off from it. */
+  /** Tries again if no data has arrived from this writer for the timeout: its worker may be cut off from it. */
   def lookAtSilence(): Unit =
     if (request != 0 && frame == null && System.nanoTime() - heardAt > Workers.get.timeoutMillis * 1000000L) {
       again(new WorkerFailure(s"writer $writer has sent nothing for ${Workers.get.timeoutMillis} ms"))
@@ -308,7 +308,7 @@ private object FollowedShare {
   private val LeastCredit = 64L << 10
   private val LumpsOfCredit = 4
 
-  /** So often the worker hears how many maps were read. */
+  /** The reader reports its progress to the worker after this many maps. */
   private val SayMaps = 16
   private val ShareBytes = 8
   private val MapEntryBytes = 12

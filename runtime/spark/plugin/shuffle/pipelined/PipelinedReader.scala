@@ -4,7 +4,7 @@ import org.apache.spark.{InterruptibleIterator, TaskContext}
 import org.apache.spark.shuffle.{ShuffleReadMetricsReporter, ShuffleReader}
 import org.apache.spark.util.CompletionIterator
 
-/** Reads partitions of a pipelined shuffle while they are written; ends when all writers have. */
+/** Reads partitions of a pipelined shuffle while they are written. Ends when all writers have finished. */
 private[sluice] final class PipelinedReader[K, C](
     handle: PipelinedHandle[K, _, C], startPartition: Int, endPartition: Int, context: TaskContext,
     settings: PipelinedSettings, metrics: ShuffleReadMetricsReporter)

@@ -6,7 +6,7 @@ import org.apache.spark.shuffle.{ShuffleWriteMetricsReporter, ShuffleWriter}
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.metric.SQLMetric
 
-/** Hands SQL's rows to a [[Flusher]] as they come. Its readers have all of them when [[write]] returns, or soon after. */
+/** Passes SQL's rows to a [[Flusher]] as they arrive. Readers have all rows when [[write]] returns, or soon after. */
 private[sluice] final class PipelinedWriter[K, V](
     handle: PipelinedHandle[K, V, _], map: Long, context: TaskContext, settings: PipelinedSettings,
     metrics: ShuffleWriteMetricsReporter)
@@ -42,5 +42,5 @@ private[sluice] final class PipelinedWriter[K, V](
     } else Some(MapStatus(SparkEnv.get.blockManager.shuffleServerId, new Array[Long](partitions), map))
 
   override def getPartitionLengths(): Array[Long] =
-    throw new SparkException("nobody may ask a pipelined shuffle for lengths") // only a push merge does
+    throw new SparkException("a pipelined shuffle has no partition lengths") // only push-based merge needs them
 }

@@ -5,7 +5,7 @@ import scala.collection.mutable.ArrayBuffer
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.unsafe.Platform
 
-/** Rows that wait to be sent, by partition, laid out as [[RowReader]] wants them in segments. */
+/** Buffered rows by partition, in the segment layout that [[RowReader]] expects. */
 private[sluice] final class RowBuffers(partitions: Int, chunkBytes: Int) {
   import RowBuffers._
 
@@ -35,7 +35,7 @@ private[sluice] final class RowBuffers(partitions: Int, chunkBytes: Int) {
     bytes
   }
 
-  /** Calls `work` with partition, content, its length, its mark, and whether it is the partition's last: for each segment. */
+  /** Calls `work` for each segment with partition, content, length, mark, and whether it is the partition's last. */
   def foreachSegment(work: (Int, Array[Byte], Int, Int, Boolean) => Unit): Unit =
     for (partition <- chunks.indices if chunks(partition) != null; chunk <- chunks(partition)) {
       val isLast = chunk eq chunks(partition).last
@@ -53,7 +53,7 @@ private[sluice] final class RowBuffers(partitions: Int, chunkBytes: Int) {
 private object RowBuffers {
   private val FirstBytes = 512
 
-  /** Rows, or one that is too large to share a segment. */
+  /** Several rows, or a single row that is too large to share a segment. */
   private final class Chunk(var content: Array[Byte], var filled: Int, val isRow: Boolean) {
     def hasRoom(needed: Int, most: Int): Boolean = !isRow && filled + needed <= most
 

@@ -8,26 +8,26 @@ import org.apache.spark.scheduler.{SparkListener, SparkListenerJobEnd}
 import org.apache.spark.shuffle._
 import org.apache.spark.shuffle.streaming.{StreamingShuffleHandle, StreamingShuffleManager}
 
-/** A shuffle that reduce tasks read from the workers while map tasks write it.
+/** The handle of a shuffle that reduce tasks read from the workers while map tasks write it.
   *
-  * @param writers how many map tasks it has
+  * @param writers the number of map tasks
   */
 private[spark] final class PipelinedHandle[K, V, C](
     shuffleId: Int, dependency: ShuffleDependency[K, V, C], private[sluice] val allocation: Allocation, val writers: Int)
     extends StreamingShuffleHandle[K, V, C](shuffleId, dependency) {
 
-  /** The workers that have what a map task writes; its readers ask them in this order. */
+  /** The workers that store the data of a map task, in the order in which its readers try them. */
   private[sluice] def workersOf(writer: Int): Seq[WorkerAddress] = {
     val workers = allocation.workers.toSeq
     Seq.tabulate(math.min(allocation.replicas, workers.size))(n => workers((writer + n) % workers.size))
   }
 }
 
-/** Shuffles of Structured Streaming's real-time mode through the shuffle workers: `spark.shuffle.manager.incremental`.
+/** The shuffle manager for Structured Streaming's real-time mode (`spark.shuffle.manager.incremental`).
   *
-  * What Spark's own manager does, which it replaces in all its methods, is done without a listener in the executors: a
-  * map task commits what it has every few milliseconds, and reduce tasks follow these commits. It is a subclass because
-  * only then does Spark create what its scheduler wants of a pipelined shuffle.
+  * It uses the shuffle workers instead of a listener in each executor: a map task commits its rows every few
+  * milliseconds, and reduce tasks follow these commits. It overrides all methods of Spark's own manager, but is a
+  * subclass of it, because only then does Spark create what its scheduler needs for a pipelined shuffle.
   */
 private[spark] final class SluicePipelinedManager(conf: SparkConf, isDriver: Boolean) extends StreamingShuffleManager {
   private lazy val settings = new PipelinedSettings(conf)
@@ -59,7 +59,7 @@ private[spark] final class SluicePipelinedManager(conf: SparkConf, isDriver: Boo
   override def stop(): Unit = if (isDriver) PipelinedShuffles.forgetAll()
 }
 
-/** The pipelined shuffles of this driver's jobs. Each belongs to one job of Spark's: no other may use it again. */
+/** The pipelined shuffles of this driver. Each belongs to one Spark job and is not reused by others. */
 private[spark] object PipelinedShuffles {
   private val open = ConcurrentHashMap.newKeySet[Int]()
 
@@ -67,7 +67,7 @@ private[spark] object PipelinedShuffles {
 
   private[sluice] def forgetAll(): Unit = open.clear()
 
-  /** Releases them when their job ends; Spark itself would do it when it happens to collect garbage. */
+  /** Releases the shuffles when their Spark job ends. Spark itself would release them at a later garbage collection. */
   final class Listener extends SparkListener {
     override def onJobStart(event: org.apache.spark.scheduler.SparkListenerJobStart): Unit = {
       val shuffles = event.stageInfos.flatMap(_.shuffleDepId).filter(open.contains)

@@ -10,7 +10,7 @@ import io.netty.buffer.ByteBuf
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 
-/** The maps of one writer of a pipelined shuffle, and the workers that have all of them. Used by one thread. */
+/** Commits the maps of one writer of a pipelined shuffle to the workers that have all of them. Used by one thread. */
 private[sluice] final class WrittenShare(
     handle: PipelinedHandle[_, _, _], writer: Int, context: TaskContext, settings: Settings)
     extends Logging {
@@ -22,13 +22,13 @@ private[sluice] final class WrittenShare(
   private var maps = 0
   private var left = 0L
   private var last: MapPusher = _
-  private var had = 0L // so many maps every reader has had
+  private var had = 0L // number of maps that every reader has read
   private var askedAt = 0
 
-  /** Bytes that were committed, and not read yet. */
+  /** Bytes that were committed, but not read yet. */
   def unread: Long = left
 
-  /** Commits the next map with what `fill` pushes. */
+  /** Commits the next map. `fill` pushes its segments. */
   def map(fill: MapPusher => Unit): Unit = {
     val index = Math.addExact(Math.multiplyExact(maps, handle.writers), writer)
     val announced = Announced(index, handle.writers, holders)
@@ -48,28 +48,29 @@ private[sluice] final class WrittenShare(
     if (maps - askedAt >= ForgetMaps) forget()
   }
 
-  /** Has the workers forget what all readers have had, and hears how far these are. */
+  /** Lets the workers drop maps that all readers have read, and updates the readers' progress. */
   private def forget(): Unit = {
     val found = all("a writer goes on without this worker")(say(_, _, Forget, had.toInt))
-    // Who has gone to another worker counts at both until both know it, and as far as it was at the first.
+    // A reader that has changed its worker counts at both until both know it, at the first one with its old progress.
+    // Use the counts only if every partition counts once.
     if (found.map(_.partitions).sum == partitions) had = math.max(had, found.map(_.maps).min)
     left = found.map(_.unread).min
     askedAt = maps
   }
 
-  /** Asks how much is unread: by the last commit again, which changes nothing. */
+  /** Updates the unread bytes by sending the last COMMIT again, which is idempotent. */
   def ask(): Unit =
     left = all("a writer goes on without this worker")((connection, request) =>
       last.commitFrame(connection.allocator, request)).map(_.unread).min
 
-  /** Says that these are all maps; returns when a worker knows it. */
+  /** Marks the output as complete; returns when at least one worker has confirmed it. */
   def complete(): Unit = all("a writer ended without this worker")(say(_, _, Complete, maps))
 
-  /** Something of this writer's share, and of the first `count` of its maps. */
+  /** A PRODUCE frame about the first `count` maps of this writer. */
   private def say(connection: PushConnection, request: Int, what: Int, count: Int): ByteBuf =
     produce(connection, request, what, count)(_.writeIntLE(handle.writers).writeIntLE(writer))
 
-  /** Says something to all workers that have the share; what those answer that do, which are one at least. */
+  /** Sends a frame to all holders, drops those that fail, and returns the responses. Throws if all of them fail. */
   private def all(reason: String)(frame: (PushConnection, Int) => ByteBuf): Seq[Progress] = {
     val asked = holders.map(worker => worker -> tryTo(worker)(new Saying(Workers.get.pushTo(worker), frame)))
     val answered = asked.collect { case (worker, Right(saying)) => worker -> tryTo(worker)(saying.await()) }
@@ -79,10 +80,10 @@ private[sluice] final class WrittenShare(
     answered.collect { case (_, Right(progress)) => progress }
   }
 
-  /** Tells readers that this writer has failed. */
+  /** Tells the readers that this writer has failed. */
   def abort(cause: Throwable): Unit = giveUp(holders, s"writer $writer failed: $cause")
 
-  /** Who reads at these workers is to read elsewhere: not all of the writer's maps are there. */
+  /** Drops workers that do not have all maps of this writer, and sends their readers to other workers. */
   private def leaveOut(workers: Seq[WorkerAddress], reason: String): Unit = if (workers.nonEmpty) {
     holders = holders.diff(workers)
     giveUp(workers, reason)
@@ -112,7 +113,7 @@ private[sluice] final class WrittenShare(
     frame
   }
 
-  /** A frame on its way that is answered. */
+  /** A sent frame that expects a response. */
   private final class Saying(connection: PushConnection, frame: (PushConnection, Int) => ByteBuf) extends PushListener {
     private val request = Connection.nextRequest()
     private var progress: Progress = _
@@ -120,7 +121,7 @@ private[sluice] final class WrittenShare(
     connection.listen(request, this)
     connection.send(frame(connection, request))
 
-    /** What the answer says. */
+    /** Waits for the response and returns it. */
     def await(): Progress = {
       val deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Workers.get.timeoutMillis)
       try synchronized {
@@ -153,17 +154,17 @@ private[sluice] final class WrittenShare(
 }
 
 private object WrittenShare {
-  /** What PRODUCE says. */
+  /** The actions of a PRODUCE frame. */
   private val Complete = 1
   private val Aborted = 2
   private val Forget = 3
 
-  /** So often a writer has workers forget what was read; a map takes about 2 KB of a worker until then. */
+  /** Number of maps after which a writer lets workers drop read maps. Until then each takes about 2 KB on a worker. */
   private val ForgetMaps = 64
 
-  /** Characters, and less than the protocol's limit in bytes. */
+  /** Maximum characters of a reason. Stays below the protocol's limit in bytes. */
   private val MostReason = 300
 
-  /** Maps of one writer are numbered in so many bits. */
+  /** Bits of a map id that number the maps of one writer. */
   private val MapBits = 32
 }

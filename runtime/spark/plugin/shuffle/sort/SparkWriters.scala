@@ -4,10 +4,10 @@ import org.apache.spark.{ShuffleDependency, SparkConf, SparkEnv, TaskContext}
 import org.apache.spark.shuffle.{BaseShuffleHandle, ShuffleHandle, ShuffleWriteMetricsReporter, ShuffleWriter}
 import org.apache.spark.shuffle.api.ShuffleExecutorComponents
 
-/** Spark's own writers, which only this package may make: they serialize, combine and sort as always, and write to us. */
+/** Creates Spark's own writers, which only this package can access. They write their output to the shuffle workers. */
 private[spark] object SparkWriters {
 
-  /** Which of them Spark would take. */
+  /** Returns the handle of the writer that Spark itself would select. */
   def handle[K, V, C](conf: SparkConf, shuffleId: Int, dependency: ShuffleDependency[K, V, C]): ShuffleHandle =
     if (SortShuffleWriter.shouldBypassMergeSort(conf, dependency)) {
       new BypassMergeSortShuffleHandle[K, V](shuffleId, dependency.asInstanceOf[ShuffleDependency[K, V, V]])
