@@ -4,7 +4,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 
 import io.netty.buffer.{ByteBuf, ByteBufAllocator, Unpooled}
 
-/** Frames of the data plane (`runtime/shuffle/data_plane/frames.py`): 48 bytes of header, little endian, and a payload. */
+/** Frames of the data plane (`runtime/shuffle/data_plane/frames.py`): a 48-byte little-endian header and a payload. */
 private[sluice] object Wire {
   val Magic = 0x31434c53
   val HeaderBytes = 48
