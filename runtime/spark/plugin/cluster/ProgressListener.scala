@@ -86,7 +86,7 @@ private[sluice] final class ProgressListener(bridge: Bridge) extends SparkListen
 private[sluice] object ProgressListener {
   private val IntervalMillis = 200L
 
-  /** The counters of `JobProgress` in `runtime/messages.py`. */
+  /** The counters of `JobProgress` in `runtime/messages/progress.py`. */
   private val Counters = Seq(
     "spark_jobs_started", "spark_jobs_finished", "spark_jobs_failed", "stages_total", "stages_finished", "stages_failed",
     "tasks_total", "tasks_finished", "tasks_failed", "tasks_running", "executors_added", "executors_removed", "shuffle_bytes_written", "shuffle_bytes_read")

@@ -12,7 +12,7 @@ import org.apache.spark.scheduler._
 import org.apache.spark.util.ThreadUtils
 
 /** Reports the stages of this driver and their dependencies at most once a second (`StageTable` in
-  * `runtime/messages.py`).
+  * `runtime/messages/progress.py`).
   *
   * The report is bounded: it has the latest stages only, truncated names, and a sample of each stage's task times.
   */
@@ -104,7 +104,7 @@ private[sluice] final class StageListener(bridge: Bridge) extends SparkListener 
 
 private[sluice] object StageListener {
   private val IntervalMillis = 1000L
-  private val MaxStages = 300 // MAX_STAGES in runtime/messages.py
+  private val MaxStages = 300 // MAX_STAGES in runtime/messages/progress.py
   private val MaxNameChars = 200
   private val MaxFailureChars = 500
   private val MaxParents = 50

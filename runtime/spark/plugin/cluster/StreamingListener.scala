@@ -66,7 +66,7 @@ private[sluice] final class StreamingListener(bridge: Bridge) extends SparkListe
 
 private[sluice] object StreamingListener {
   private val CommitDuration = "commitOffsets"
-  private val MaxQueries = 64 // MAX_STREAMING_QUERIES in runtime/messages.py
+  private val MaxQueries = 64 // MAX_STREAMING_QUERIES in runtime/messages/progress.py
   private val MaxNameCharacters = 200
   private val MaxErrorCharacters = 2000
 

@@ -26,8 +26,8 @@ object SluiceUi {
   private val Threads = 4
   private val IdleSeconds = 30L
   private val AnswerSeconds = 10L
-  private val MaxRequestBytes = 8 << 10 // MAX_REQUEST_BYTES in runtime/spark/driver/ui_client.py
-  private val MaxAnswerBytes = 3 << 20 // MAX_ANSWER_BYTES there
+  private val MaxRequestBytes = 8 << 10
+  private val MaxAnswerBytes = 3 << 20 // MAX_ANSWER_BYTES in runtime/spark/driver/ui_client.py
   private val Unavailable = "HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n".getBytes(ISO_8859_1)
   private val TooLarge = "HTTP/1.0 507 Insufficient Storage\r\nContent-Length: 0\r\n\r\n".getBytes(ISO_8859_1)
 
