@@ -1,16 +1,17 @@
-"""Who did what on a cluster, and what was unusual about it: the gateway's audit log, analysed as a PySpark job.
+"""Analyses the gateway's audit log as a PySpark job: reports who did what on a cluster, and what was unusual.
 
-Reads the segments of an audit log, compressed or not. First it proves them: the chain of every segment on the
-executors, the links between segments and the signed checkpoints on the driver, then every byte of the proxy's access
-log that the chain stands for. A log that was touched is not analysed, and the message says where. Runs on any Spark 4:
+Reads the segments of an audit log, compressed or not. First it verifies them: the hash chain and the signed checkpoints
+of each segment on the executors, the links between segments on the driver, then all bytes of the proxy's access log
+that the chain covers. It does not analyse a log that was changed, and its error message says where the change is. Runs
+on any Spark 4:
 
     spark-submit --master 'local[2]' access_report.py --log .sluice/gateway/audit
     sluice submit --wait access_report.py -- --log /srv/sluice/gateway/audit --format markdown
 
-The driver lists the segments; the executors open them, so they must see the same paths, as with every file that Spark
-reads. No record comes to the driver: what does are counts, the first rows of each table, and one line per segment.
+The driver lists the segments and the executors open them, so all must see the same paths, as with every file that Spark
+reads. The driver collects no records, only counts, the first rows of each table, and one row per segment.
 
-This file stands alone: it needs pyspark, pyarrow and cryptography, and nothing else.
+This file is self-contained: it needs only pyspark, pyarrow and cryptography.
 """
 
 from __future__ import annotations
@@ -48,22 +49,22 @@ from pyspark.sql import (
 # --- limits on untrusted input ---------------------------------------------------------------------
 
 MAX_LINE_BYTES = 16 << 10
-"""Longest line of an audit log."""
+"""Maximum length of a line of an audit log."""
 MAX_SEGMENT_BYTES = 128 << 20
-"""Most that one segment may hold, uncompressed."""
+"""Maximum size of an uncompressed segment."""
 MAX_SEGMENTS = 100_000
 MAX_TRAFFIC_BYTES = 2 << 20
-"""Most lines of the access log, in bytes, that one record may stand for."""
+"""Maximum bytes of access log lines that one record may cover."""
 MAX_ACCESS_LINE_BYTES = 64 << 10
 MAX_UNSIGNED_RECORDS = 4_000
-"""More records without a checkpoint between them are not what a writer leaves."""
+"""No writer leaves more records than this without a checkpoint."""
 MAX_BATCH_ROWS = 2_000
 MAX_TEXT = 200
 MAX_PARTITIONS = 256
 LISTED_ROWS = 20
-"""How many rows of a table the text report shows."""
+"""Number of rows of a table in the text report."""
 LISTED = 1_000
-"""How many rows of a table are brought to the driver at most; all are counted."""
+"""Maximum number of rows of a table that the driver collects. All rows are counted."""
 CELL_WIDTH = 48
 
 GENESIS = "0" * 64
@@ -74,20 +75,20 @@ SIGNATURE_MARK = b',"signature":"'
 # --- what counts as unusual ------------------------------------------------------------------------
 
 HISTORY_DAYS = 7
-"""Days on which a principal was active before anything about it can be unusual."""
+"""Number of active days before a principal's requests can count as unusual."""
 BURST_REFUSALS = 20
 BURST_MINUTES = 5
 SHARED_ADDRESSES = 5
-"""One credential at so many addresses within an hour."""
+"""A credential is considered shared at this many addresses within an hour."""
 DORMANT_DAYS = 30
 
 HOUR, DAY, MINUTE = 3600, 86_400, 60
 MAX_SECONDS = 1 << 33
-"""No log has times after this (2242)."""
+"""Upper limit of valid times (in the year 2242)."""
 
 
 class Severity(NamedTuple):
-    """What a finding means; ``rank`` 0 is the worst."""
+    """Severity and meaning of a kind of finding; ``rank`` 0 is the worst."""
 
     finding: str
     rank: int
@@ -110,14 +111,14 @@ RANKS = {severity.finding: severity for severity in SEVERITIES}
 
 
 class LogError(Exception):
-    """The log was touched, or cannot be read; the message says where."""
+    """The log was changed or cannot be read. The message says where."""
 
 
-# --- segments: listing, reading, proving (pure, but for reading) ----------------------------------------
+# --- segments: listing, reading, verifying (pure except for reading) ------------------------------------
 
 
 class Source(NamedTuple):
-    """A segment: where it is, and how many bytes of it count (what is written later does not; -1: all)."""
+    """A segment: its path, first line, and the number of bytes to read (-1: all), so later writes are ignored."""
 
     path: str
     first: int
@@ -125,7 +126,7 @@ class Source(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """What one segment shows by itself, or why it is not whole."""
+    """The result of verifying one segment by itself, or the error."""
 
     path: str
     error: str
@@ -134,12 +135,12 @@ class Proof(NamedTuple):
     last: int = 0
     last_digest: str = ""
     leading: int = 0
-    """Records before its first checkpoint."""
+    """Number of records before its first checkpoint."""
     unsigned: int = 0
-    """Records after its last one."""
+    """Number of records after its last checkpoint."""
     checkpoints: int = 0
     aside: str = ""
-    """Of those asked for, the sequence number and digest of each that is in here: ``7=ab…``, separated by blanks."""
+    """Sequence number and digest of each requested record in this segment: ``7=ab…``, separated by spaces."""
 
 
 _SEGMENT = re.compile(r"audit-(\d{12,18})-(\d{12,18})\.jsonl(\.gz)?")
@@ -149,11 +150,11 @@ VERIFICATION_KEY = "verification-key.pem"
 
 
 def find_segments(directory: Path) -> list[Source]:
-    """The segments of the log in ``directory``, in order; raises :class:`LogError` when there is none."""
+    """The segments of the log in ``directory``, in order; raises :class:`LogError` if there are none."""
     found: dict[int, Source] = {}
     for entry in sorted(directory.iterdir() if directory.is_dir() else ()):
         if match := _SEGMENT.fullmatch(entry.name):
-            # Both are there for a moment while one is compressed: they are the same.
+            # While a segment is compressed, both files exist for a moment, with the same content.
             found.setdefault(int(match[1]), Source(str(entry.absolute()), int(match[1]), -1))
             if len(found) > MAX_SEGMENTS:
                 raise LogError(f"{directory} has more than {MAX_SEGMENTS} segments")
@@ -167,7 +168,7 @@ def find_segments(directory: Path) -> list[Source]:
 
 
 def lines_of(source: Source) -> Iterator[bytes]:
-    """The whole lines of a segment; raises :class:`LogError` when it cannot be read or is too large."""
+    """The complete lines of a segment; raises :class:`LogError` if it cannot be read or is too large."""
     path = Path(source.path)
     packed = path if path.suffix == ".gz" else path.with_name(path.name + ".gz")
     try:
@@ -188,16 +189,16 @@ def _bounded(file: IO[bytes] | gzip.GzipFile, limit: int, source: Source) -> Ite
         if not line.endswith(b"\n"):
             if left == 0:
                 break
-            raise LogError(f"segment {Path(source.path).name} has a line that is cut short or too long")
+            raise LogError(f"segment {Path(source.path).name} has a line that is truncated or too long")
         yield line
-    # With a size: the rest of a line is being written just now.
+    # With a size limit, an incomplete last line is still being written and is no error.
     if left <= 0 and source.size < 0:
         raise LogError(f"segment {Path(source.path).name} holds more than {MAX_SEGMENT_BYTES} bytes")
 
 
 def load_key(pem: bytes) -> tuple[ec.EllipticCurvePublicKey, str]:
     """A verification key and its id; raises :class:`LogError`."""
-    # Not at the top: Spark sends this file's globals to the executors, and these cannot be sent.
+    # Imported here: Spark sends this file's globals to the executors, and these cannot be pickled.
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
     try:
@@ -211,7 +212,7 @@ def load_key(pem: bytes) -> tuple[ec.EllipticCurvePublicKey, str]:
 
 
 def is_signed(line: bytes, record: dict[str, Any], key: ec.EllipticCurvePublicKey, key_id: str) -> bool:
-    """Whether a checkpoint's line has a signature of ``key`` over all bytes before it."""
+    """Whether a checkpoint's line ends with a valid signature by ``key`` over all bytes before it."""
     unsigned, mark, encoded = line.rpartition(SIGNATURE_MARK)
     if not mark or record.get("key") != key_id or not encoded.endswith(b'"}'):
         return False
@@ -224,7 +225,7 @@ def is_signed(line: bytes, record: dict[str, Any], key: ec.EllipticCurvePublicKe
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """The record of a line; None when it is none."""
+    """The record of a line; None if the line is not a record."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -235,7 +236,7 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
 
 
 class Chain:
-    """Follows the chain of one segment from its first record on."""
+    """Verifies the hash chain of one segment, starting with its first record."""
 
     def __init__(self, source: Source, key_pem: bytes | None, aside: frozenset[int] = frozenset()) -> None:
         self._name = Path(source.path).name
@@ -246,7 +247,7 @@ class Chain:
         self.found: list[str] = []
 
     def take(self, raw: bytes) -> dict[str, Any]:
-        """The record of the next line; raises :class:`LogError` when it does not fit."""
+        """The record of the next line; raises :class:`LogError` if the line breaks the chain."""
         line = raw.removesuffix(b"\n")
         record = parse_line(line)
         if record is None:
@@ -274,7 +275,7 @@ class Chain:
 
 
 def prove(source: Source, key_pem: bytes, aside: frozenset[int]) -> Proof:
-    """Check one segment by itself; links to others are checked by :func:`link`."""
+    """Verify one segment by itself. :func:`link` verifies the links between segments."""
     chain = Chain(source, key_pem, aside)
     try:
         for raw in lines_of(source):
@@ -296,10 +297,10 @@ def prove(source: Source, key_pem: bytes, aside: frozenset[int]) -> Proof:
 
 
 def link(proofs: Sequence[Proof], sources: Sequence[Source], aside: dict[int, str]) -> int:
-    """Whether segments that hold by themselves are one whole log; returns how many lines it has.
+    """Verify that the verified segments form one complete log; return its number of lines.
 
-    Raises :class:`LogError` for the first segment that does not fit, and for a checkpoint in ``aside`` (sequence ->
-    digest) that the log does not have.
+    Raises :class:`LogError` for the first segment that breaks the chain, and for a checkpoint in ``aside`` (sequence ->
+    digest) that is not in the log.
     """
     by_path = {proof.path: proof for proof in proofs}
     count, digest, unsigned = 0, GENESIS, 0
@@ -317,7 +318,7 @@ def link(proofs: Sequence[Proof], sources: Sequence[Source], aside: dict[int, st
             raise LogError(f"line {proof.first} does not follow the line before it (segment {name})")
         closed = source.first > 0
         if closed and (source.first != proof.first or proof.unsigned or f"-{proof.last:012}." not in name):
-            raise LogError(f"segment {name} does not end as it was closed: its end was removed")
+            raise LogError(f"segment {name} does not end where it was closed: its end was removed")
         if unsigned + proof.leading > MAX_UNSIGNED_RECORDS:
             raise LogError(f"more than {MAX_UNSIGNED_RECORDS} lines before line {proof.last} have no checkpoint")
         unsigned = proof.unsigned if proof.checkpoints else unsigned + proof.unsigned
@@ -327,12 +328,12 @@ def link(proofs: Sequence[Proof], sources: Sequence[Source], aside: dict[int, st
         if number > count:
             raise LogError(f"the log ends at line {count}, but line {number} was signed: its end was removed")
         if found.get(number) != expected:
-            raise LogError(f"line {number} is not the checkpoint that was kept: the log was written anew")
+            raise LogError(f"line {number} is not the kept checkpoint: the log was rewritten")
     return count
 
 
 def kept_checkpoint(line: bytes, key_pem: bytes) -> tuple[int, str]:
-    """Sequence number and digest of a checkpoint that was kept; raises :class:`LogError` unless it is signed."""
+    """Sequence number and digest of a kept checkpoint; raises :class:`LogError` if its signature is invalid."""
     stripped = line.removesuffix(b"\n")
     record = parse_line(stripped)
     if record is None or record["event"] != "checkpoint" or not is_signed(stripped, record, *load_key(key_pem)):
@@ -340,11 +341,11 @@ def kept_checkpoint(line: bytes, key_pem: bytes) -> tuple[int, str]:
     return record["sequence"], hashlib.sha256(stripped).hexdigest()
 
 
-# --- the access log that records stand for -----------------------------------------------------------------
+# --- the access log that records cover ---------------------------------------------------------------------
 
 
 class Batch(NamedTuple):
-    """Lines of the access log that one record stands for: where they are, and what they must be."""
+    """The access log lines that one record covers: their position and expected digest."""
 
     path: str
     number: int
@@ -356,7 +357,7 @@ class Batch(NamedTuple):
 
 
 class TrafficProof(NamedTuple):
-    """What a file of the access log shows: what is in it is what records stand for, or why not."""
+    """The result of verifying one file of the access log against the records, or the error."""
 
     path: str
     error: str
@@ -364,11 +365,11 @@ class TrafficProof(NamedTuple):
     start: int
     end: int
     more: bool
-    """Whether there are bytes after the last that a record stands for."""
+    """Whether the file has bytes after those that records cover."""
 
 
 def batch_of(record: dict[str, Any], directory: Path) -> Batch:
-    """What a record ``access`` says; raises :class:`LogError` when it says nothing that a writer says."""
+    """The lines that an ``access`` record covers; raises :class:`LogError` if the record is malformed."""
     kept = record.get("traffic")
     kept = kept if isinstance(kept, dict) else {}
     numbers = [kept.get(name) for name in ("file", "offset", "size")]
@@ -377,7 +378,7 @@ def batch_of(record: dict[str, Any], directory: Path) -> Batch:
         raise LogError(f"line {sequence} does not say where the lines of the access log are")
     number, offset, size = (int(each or 0) for each in numbers)
     if not 0 < size <= MAX_TRAFFIC_BYTES or not 0 <= offset <= MAX_SEGMENT_BYTES or not 0 < number <= MAX_SEGMENTS:
-        raise LogError(f"line {sequence} stands for {size} bytes at {offset}, which no writer leaves")
+        raise LogError(f"line {sequence} stands for {size} bytes at {offset}, which is out of range")
     path = directory / f"traffic-{number:09}.jsonl"
     return Batch(str(path), number, offset, size, kept["sha256"], sequence, printable(record.get("time")))
 
@@ -390,9 +391,9 @@ class TrafficFile:
         self._file = file
 
     def read(self, batch: Batch, after: int | None = None) -> bytes:
-        """What the record stands for; raises :class:`LogError` when it is something else, or not at ``after``."""
+        """The bytes that the record covers; raises :class:`LogError` if they differ or do not start at ``after``."""
         if after is not None and batch.offset != after:
-            raise LogError(f"line {batch.sequence} does not go on where the access log was")
+            raise LogError(f"line {batch.sequence} does not continue the access log where it ended before")
         try:
             self._file.seek(batch.offset)
             data = self._file.read(batch.size)
@@ -403,13 +404,13 @@ class TrafficFile:
         return data
 
     def has_more(self) -> bool:
-        """Whether there is anything after what was read last."""
+        """Whether the file has bytes after those read last."""
         return bool(self._file.read(1))
 
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[TrafficFile]:
-    """The file, or what it was compressed into; raises :class:`LogError`."""
+    """Open the file, or its compressed version; raises :class:`LogError` if neither exists."""
     try:
         with Path(path).open("rb") if Path(path).exists() else gzip.open(path + ".gz", "rb") as file:
             yield TrafficFile(path, file)
@@ -418,7 +419,7 @@ def opened(path: str) -> Iterator[TrafficFile]:
 
 
 def prove_traffic(batches: Iterator[Batch]) -> Iterator[TrafficProof]:
-    """Check the files that ``batches`` are in; those of one file come together and in order."""
+    """Verify the files of ``batches``, which must be grouped by file and in order."""
     for path, of_file in itertools.groupby(batches, key=lambda batch: batch.path):
         yield _prove_file(path, of_file)
 
@@ -436,17 +437,17 @@ def _prove_file(path: str, batches: Iterator[Batch]) -> TrafficProof:
 
 
 def link_traffic(proofs: Sequence[TrafficProof]) -> None:
-    """Whether files that hold by themselves are all of the access log; raises :class:`LogError`."""
+    """Verify that the verified files form the complete access log; raises :class:`LogError`."""
     proofs = sorted(proofs, key=lambda proof: proof.number)
     for number, proof in enumerate(proofs, start=1):
         if proof.error:
             raise LogError(proof.error)
         name = Path(proof.path).name
         if proof.number != number or proof.start != 0:
-            raise LogError(f"lines of the access log are missing before what is in {name}")
-        # After the last one is what is being written just now, or was left by a crash.
+            raise LogError(f"lines of the access log are missing before those in {name}")
+        # In the last file, more bytes may be in the middle of a write or left over from a crash.
         if proof.more and number < len(proofs):
-            raise LogError(f"{name} goes on after its last line: it was added to")
+            raise LogError(f"{name} continues after its last line: data was added")
 
 
 DECISIONS = {"allow": "allow", "allowed": "allow", "deny": "deny", "denied": "deny"}
@@ -454,7 +455,7 @@ MALFORMED = "malformed line of the access log"
 
 
 def rows_of(batch: Batch, data: bytes) -> Iterator[Row]:
-    """The lines of the access log as rows."""
+    """The access log lines of a batch as rows."""
     for line in data.removesuffix(b"\n").split(b"\n"):
         record = _access_record(line)
         yield row_of({**record, "event": "traffic", "sequence": batch.sequence, "time": batch.time})
@@ -478,7 +479,7 @@ def _access_record(line: bytes) -> dict[str, Any]:
 
 
 class Row(NamedTuple):
-    """One record as the analysis sees it; ``at`` is in seconds since the epoch."""
+    """One record for the analysis; ``at`` is in seconds since the epoch."""
 
     sequence: int
     event: str
@@ -498,7 +499,7 @@ _NUMBERS = ("first", "last", "leading", "unsigned", "checkpoints")
 
 
 def _schema(names: Sequence[str], others: dict[str, pa.DataType]) -> pa.Schema:
-    """Text, but for ``others``."""
+    """A schema of string columns, except those in ``others``."""
     return pa.schema([pa.field(name, others.get(name, pa.string())) for name in names])
 
 
@@ -513,12 +514,12 @@ _SPARK_TYPES = {"string": "string", "int64": "bigint", "bool": "boolean"}
 
 
 def spark_schema(schema: pa.Schema) -> str:
-    """The DDL that Spark wants for an Arrow ``schema``."""
+    """An Arrow ``schema`` as Spark DDL."""
     return ", ".join(f"{field.name} {_SPARK_TYPES[str(field.type)]}" for field in schema)
 
 
 def printable(value: object, limit: int = MAX_TEXT) -> str:
-    """``value`` without control or other unprintable characters (it may be hostile), at most ``limit`` long."""
+    """``value`` at most ``limit`` long, with unprintable characters replaced, because it may be hostile."""
     if not isinstance(value, str):
         return ""
     clean = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in value)
@@ -526,7 +527,7 @@ def printable(value: object, limit: int = MAX_TEXT) -> str:
 
 
 def seconds_of(text: object) -> int | None:
-    """RFC 3339 as seconds since the epoch; None when it is no time, or one that no log can have."""
+    """An RFC 3339 time as seconds since the epoch; None if it is invalid or out of range."""
     try:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
         if moment is None:
@@ -539,7 +540,7 @@ def seconds_of(text: object) -> int | None:
 
 
 def row_of(record: dict[str, Any]) -> Row:
-    """A record of the log as a row. The proxy's own time counts for what it decided, if it is a time at all."""
+    """A record of the log as a row. Requests recorded by the proxy have the proxy's own time, if it is valid."""
     written = seconds_of(record.get("time")) or 0
     status = record.get("status")
     decision = record.get("decision")
@@ -578,7 +579,7 @@ Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def proving_stage(key_pem: bytes, aside: frozenset[int]) -> Stage:
-    """UDF: segments in, what each shows by itself out."""
+    """UDF: maps segments to proofs."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sources = (Source(row["path"], row["first"], row["size"]) for batch in batches for row in batch.to_pylist())
@@ -588,7 +589,7 @@ def proving_stage(key_pem: bytes, aside: frozenset[int]) -> Stage:
 
 
 def reading_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """UDF: segments in, rows out; a segment that is not what was proved fails the job."""
+    """UDF: maps segments to rows. Fails the job if a segment has changed since it was verified."""
 
     def rows() -> Iterator[Row]:
         for batch in batches:
@@ -606,12 +607,12 @@ def reading_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def listing_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """UDF: segments in, the lines of the access log that their records stand for out."""
+    """UDF: maps segments to the batches of access log lines that their records cover."""
 
     def found() -> Iterator[Batch]:
         for each in (row for batch in batches for row in batch.to_pylist()):
             for raw in lines_of(Source(each["path"], each["first"], each["size"])):
-                # Most records are of something else: their lines are not looked into.
+                # Parse only the lines of access records, because most records are of other kinds.
                 record = parse_line(raw) if b'"event":"access"' in raw else None
                 if record is not None and record["event"] == "access":
                     yield batch_of(record, Path(each["path"]).parent)
@@ -624,12 +625,12 @@ def _listed(batches: Iterator[pa.RecordBatch]) -> Iterator[Batch]:
 
 
 def traffic_proving_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """UDF: what records stand for in, what each file shows out."""
+    """UDF: maps batches to one proof per file."""
     return to_batches(prove_traffic(_listed(batches)), TRAFFIC_PROOF_SCHEMA)
 
 
 def traffic_reading_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """UDF: what records stand for in, rows out."""
+    """UDF: maps batches to rows."""
 
     def rows() -> Iterator[Row]:
         for path, of_file in itertools.groupby(_listed(batches), key=lambda batch: batch.path):
@@ -641,9 +642,9 @@ def traffic_reading_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 
 
 def read_traffic(segments: DataFrame, partitions: int) -> DataFrame:
-    """Prove the access log that ``segments``, which are proved, stand for; its rows."""
+    """Verify the access log that the verified ``segments`` cover; return its rows."""
     listed = segments.mapInArrow(listing_stage, spark_schema(BATCH_SCHEMA))
-    # One file is read by one task, from its beginning to its end.
+    # One task reads one file from start to end.
     batches = listed.repartition(partitions, "path").sortWithinPartitions("path", "offset").persist()
     proved = batches.mapInArrow(traffic_proving_stage, spark_schema(TRAFFIC_PROOF_SCHEMA)).collect()
     link_traffic([TrafficProof(**row.asDict()) for row in proved])
@@ -651,7 +652,7 @@ def read_traffic(segments: DataFrame, partitions: int) -> DataFrame:
 
 
 def read_log(spark: SparkSession, log: Log) -> tuple[DataFrame, int]:
-    """Prove the log, then read it: its rows without checkpoints, and the number of its lines."""
+    """Verify the log, then read it. Returns its rows without checkpoints, and its number of lines."""
     aside = dict(kept_checkpoint(line, log.key_pem) for line in log.kept)
     partitions = max(1, min(MAX_PARTITIONS, len(log.sources)))
     listed = [{**source._asdict(), "last_digest": ""} for source in log.sources]
@@ -670,7 +671,7 @@ def read_log(spark: SparkSession, log: Log) -> tuple[DataFrame, int]:
 
 
 def once(rows: DataFrame) -> DataFrame:
-    """Requests and acts, each once: what both the auth service and the proxy recorded counts as the former's."""
+    """Requests and acts, each once. If auth service and proxy both recorded a request, the former's record counts."""
     asked = rows.where("event = 'decision'")
     known = asked.where("request_id <> ''").select("request_id").distinct()
     traffic = rows.where("event = 'traffic'").join(known, "request_id", "left_anti").select(*ROW_SCHEMA.names)
@@ -678,7 +679,7 @@ def once(rows: DataFrame) -> DataFrame:
 
 
 def found(rows: DataFrame, finding: str, **columns: Column) -> DataFrame:
-    """``rows`` as findings; columns not given are empty."""
+    """``rows`` as findings. Columns that are not given are empty."""
     severity = RANKS[finding]
     values: dict[str, Column] = {
         "rank": F.lit(severity.rank),
@@ -695,7 +696,7 @@ def found(rows: DataFrame, finding: str, **columns: Column) -> DataFrame:
 
 
 def find_new_addresses(hourly: DataFrame) -> DataFrame:
-    """The first hour at an address, for principals that were active on :data:`HISTORY_DAYS` days before."""
+    """The first hour at an address, for principals that were active on at least :data:`HISTORY_DAYS` earlier days."""
     named = hourly.where("principal <> '' and address <> ''")
     first = named.groupBy("principal", "address").agg(F.min("hour").alias("hour"), F.min("first_at").alias("at"))
     history = active_days(named)
@@ -716,12 +717,15 @@ def find_new_addresses(hourly: DataFrame) -> DataFrame:
 
 
 def active_days(hourly: DataFrame) -> DataFrame:
-    """The days on which each principal did anything."""
+    """The days on which each principal was active."""
     return hourly.select("principal", F.floor(F.col("hour") / 24).alias("day")).distinct()
 
 
 def find_off_hours(hourly: DataFrame) -> DataFrame:
-    """A time of day (with the hour before and after) at which a principal was on no earlier day, after a week."""
+    """Activity at a time of day (give or take an hour) at which the principal was not active on any earlier day.
+
+    Only for principals with at least :data:`HISTORY_DAYS` earlier active days.
+    """
     named = hourly.where("principal <> ''")
     active = named.groupBy("principal", "hour").agg(
         F.sum("requests").alias("requests"), F.min("first_at").alias("at"), F.max("address").alias("address")
@@ -747,7 +751,7 @@ def find_off_hours(hourly: DataFrame) -> DataFrame:
 
 
 def find_dormant(hourly: DataFrame) -> DataFrame:
-    """The day on which a principal came back after :data:`DORMANT_DAYS`."""
+    """The day on which a principal returned after at least :data:`DORMANT_DAYS` days."""
     order = Window.partitionBy("principal").orderBy("day")
     days = active_days(hourly.where("principal <> ''")).withColumn("away", F.col("day") - F.lag("day").over(order))
     back = days.where(F.col("away") >= DORMANT_DAYS)
@@ -756,7 +760,7 @@ def find_dormant(hourly: DataFrame) -> DataFrame:
 
 
 def find_bursts(requests: DataFrame) -> DataFrame:
-    """Refusals that came fast, by principal, or by address where nobody was recognised."""
+    """Bursts of refusals, by principal, or by address if the request had no principal."""
     refused = requests.where("refused").withColumns(
         {
             "minute": F.floor(F.col("at") / MINUTE),
@@ -789,7 +793,7 @@ def find_bursts(requests: DataFrame) -> DataFrame:
 
 
 def find_shared_credentials(requests: DataFrame) -> DataFrame:
-    """One credential in the hands of several."""
+    """Credentials that were used at several addresses within an hour."""
     used = requests.where("credential <> '' and address <> '' and not refused")
     hourly = used.groupBy("principal", "credential", F.floor(F.col("at") / HOUR).alias("hour")).agg(
         F.count_distinct("address").alias("addresses"), F.min("at").alias("at"), F.max("address").alias("address")
@@ -809,7 +813,7 @@ def find_shared_credentials(requests: DataFrame) -> DataFrame:
 
 
 def find_revoked_credentials(requests: DataFrame) -> DataFrame:
-    """Who tries a credential that was revoked."""
+    """Refused requests with a revoked credential."""
     tried = requests.where(F.col("refused") & F.col("reason").contains("revoked"))
     grouped = tried.groupBy("principal", "credential", "address").agg(
         F.min("at").alias("at"), F.count("*").alias("count")
@@ -826,7 +830,7 @@ def find_revoked_credentials(requests: DataFrame) -> DataFrame:
 
 
 def find_log_events(rows: DataFrame) -> DataFrame:
-    """What the log says about itself."""
+    """Findings about the log itself: gaps, recoveries and malformed lines."""
     events = {"gap": "log-gap", "recovered": "recovered"}
     of_log = [
         found(rows.where(F.col("event") == event), finding, at=F.col("at"), detail=F.col("reason"))
@@ -837,7 +841,7 @@ def find_log_events(rows: DataFrame) -> DataFrame:
 
 
 class Section(NamedTuple):
-    """One table of the report. ``rows`` may be the first of ``total``; numbers are ints, all else is text."""
+    """One table of the report. ``rows`` has the first of ``total`` rows. Numbers are ints, other values are text."""
 
     name: str
     title: str
@@ -847,7 +851,7 @@ class Section(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The result: how many lines hold, what they are, and the tables."""
+    """The result: the number of verified lines, the totals, and the tables."""
 
     lines: int
     requests: int
@@ -860,12 +864,12 @@ class Report(NamedTuple):
 
 
 def moment_text(seconds: int | None) -> str:
-    """``2026-03-01 12:00`` in UTC."""
+    """The time in UTC, such as ``2026-03-01 12:00``."""
     return "" if not seconds else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def section(name: str, title: str, table: DataFrame, times: Sequence[str] = ()) -> Section:
-    """The first :data:`LISTED` rows of a sorted ``table``, and how many there are; ``times`` become text."""
+    """The first :data:`LISTED` rows of a sorted ``table``, and its total. The columns in ``times`` become text."""
     rows = [
         tuple(moment_text(value) if column in times else value for column, value in row.asDict().items())
         for row in table.limit(LISTED + 1).collect()
@@ -875,7 +879,7 @@ def section(name: str, title: str, table: DataFrame, times: Sequence[str] = ()) 
 
 
 def findings_of(rows: DataFrame, requests: DataFrame, since: int) -> DataFrame:
-    """Everything unusual from ``since`` on; what was before is history that it is compared with."""
+    """All findings from ``since`` on. Earlier rows serve as history for comparison."""
     hour = F.floor(F.col("at") / HOUR).alias("hour")
     hourly = (
         requests.groupBy("principal", "address", hour)
@@ -899,7 +903,7 @@ def findings_of(rows: DataFrame, requests: DataFrame, since: int) -> DataFrame:
 
 
 def analyse(rows: DataFrame, lines: int, *, since: int = 0, until: int = MAX_SECONDS) -> Report:
-    """The report about ``rows`` (see :data:`ROW_SCHEMA`); what is before ``since`` counts as history only."""
+    """The report about ``rows`` (see :data:`ROW_SCHEMA`). Rows before ``since`` serve as history only."""
     rows = rows.where(F.col("at") < until).persist()
     requests = once(rows).persist()
     shown = requests.where(F.col("at") >= since)
@@ -966,7 +970,7 @@ def analyse(rows: DataFrame, lines: int, *, since: int = 0, until: int = MAX_SEC
 
 
 def totals_of(report: Report) -> list[tuple[str, str | int]]:
-    """Everything but the tables."""
+    """All fields except the tables, with readable names."""
     names = {"lines": "lines of the log, verified", "first": "first request or act", "last": "last request or act"}
     return [(names.get(name, name), value) for name, value in report._asdict().items() if name != "sections"]
 
@@ -978,7 +982,7 @@ def cell(value: str | int, limit: int) -> str:
 
 
 def render_table(part: Section) -> list[str]:
-    """Aligned lines: numbers to the right, text to the left."""
+    """The table as aligned lines: numbers to the right, text to the left."""
     body = [[cell(value, CELL_WIDTH) for value in row] for row in part.rows[:LISTED_ROWS]]
     widths = [max(map(len, column)) for column in zip(part.header, *body, strict=True)]
     numeric = [bool(part.rows) and isinstance(value, int) for value in (part.rows[0] if part.rows else part.header)]
@@ -997,14 +1001,14 @@ def render_table(part: Section) -> list[str]:
 
 
 def render_text(report: Report) -> str:
-    """The report for people; plain text that needs no terminal."""
+    """The report as plain text for people."""
     totals = Section("totals", "Totals", ("what", "value"), totals_of(report), 0)
     parts = [totals, *report.sections]
     return "\n".join(["Access report", "", *(line for part in parts for line in render_table(part))])
 
 
 def render_json(report: Report) -> str:
-    """The report for programs: one JSON object; ``not_listed`` says which tables are cut, and by how many rows."""
+    """The report as one JSON object. ``not_listed`` has the number of omitted rows of each truncated table."""
     tables = {part.name: [dict(zip(part.header, row, strict=True)) for row in part.rows] for part in report.sections}
     totals = {name: value for name, value in report._asdict().items() if name != "sections"}
     cut = {part.name: part.total - len(part.rows) for part in report.sections if part.total > len(part.rows)}
@@ -1012,7 +1016,7 @@ def render_json(report: Report) -> str:
 
 
 def render_csv(report: Report, name: str) -> str:
-    """One table as CSV (RFC 4180); what a spreadsheet would take for a formula is made text."""
+    """One table as CSV (RFC 4180). Values that a spreadsheet would interpret as a formula are quoted as text."""
     (part,) = (each for each in report.sections if each.name == name)
     target = io.StringIO()
     writer = csv.writer(target)
@@ -1025,7 +1029,7 @@ def render_csv(report: Report, name: str) -> str:
 
 
 def render_markdown(report: Report) -> str:
-    """The report as Markdown tables; nothing in a cell is markup."""
+    """The report as Markdown tables. Markup in cells is escaped."""
     lines = ["# Access report", "", *(f"- {name}: {value}" for name, value in totals_of(report)), ""]
     for part in report.sections:
         lines += [f"## {part.title}", "", "| " + " | ".join(part.header) + " |", "|---" * len(part.header) + "|"]
@@ -1044,7 +1048,7 @@ def _escaped(text: str) -> str:
 
 
 class Log(NamedTuple):
-    """What is to be proved and read."""
+    """A log to verify and read."""
 
     sources: Sequence[Source]
     key_pem: bytes
@@ -1055,9 +1059,9 @@ TABLES = ("findings", "unusual", "by_principal", "did", "by_operation", "by_reas
 
 
 def open_log(directory: Path, key: Path | None, key_id: str, checkpoints: Sequence[Path]) -> Log:
-    """List a log's segments and load what it is proved with; raises :class:`LogError`."""
+    """List a log's segments and load its key and checkpoints; raises :class:`LogError`."""
     try:
-        # Before the segments are listed: what they have then goes at least as far.
+        # Read the checkpoints before listing the segments, so that the segments include them.
         kept = [path.read_bytes()[: MAX_LINE_BYTES + 1] for path in checkpoints]
         if (directory / CHECKPOINT).exists():
             kept.append((directory / CHECKPOINT).read_bytes()[: MAX_LINE_BYTES + 1])
@@ -1071,34 +1075,34 @@ def open_log(directory: Path, key: Path | None, key_id: str, checkpoints: Sequen
 
 
 def moment(text: str) -> int:
-    """Parse ``7d`` or ``12h`` ago, or an ISO 8601 date or time (UTC without an offset); seconds since the epoch."""
+    """Parse a time: ``7d`` or ``12h`` ago, or ISO 8601 (UTC without an offset). Returns seconds since the epoch."""
     if match := re.fullmatch(r"([1-9][0-9]{0,4})([hd])", text):
         ago = timedelta(hours=int(match[1]) * (24 if match[2] == "d" else 1))
         return int((datetime.now(UTC) - ago).timestamp())
     if (seconds := seconds_of(text)) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time, as in 7d or 2026-12-31T12:00:00Z")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time like 7d or 2026-12-31T12:00:00Z")
     return seconds
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; wrong usage exits with code 2 and a message."""
-    parser = argparse.ArgumentParser(prog="access_report", description="Who did what, from the gateway's audit log.")
+    parser = argparse.ArgumentParser(prog="access_report", description="Report who did what, from the audit log.")
     parser.add_argument("--log", type=Path, required=True, metavar="DIR", help="directory of the audit log, or a copy")
-    parser.add_argument("--key", type=Path, metavar="FILE", help="trust this public key (default: the one beside it)")
-    parser.add_argument("--key-id", default="", metavar="ID", help="the key must have this id")
+    parser.add_argument("--key", type=Path, metavar="FILE", help="public key to trust (default: the log's own)")
+    parser.add_argument("--key-id", default="", metavar="ID", help="required id of the key")
     parser.add_argument(
-        "--checkpoint", type=Path, action="append", default=[], metavar="FILE", help="kept elsewhere; may be repeated"
+        "--checkpoint", type=Path, action="append", default=[], metavar="FILE", help="kept checkpoint; may be repeated"
     )
-    parser.add_argument("--since", type=moment, default=0, metavar="TIME", help="report from then on: 7d, or a time")
-    parser.add_argument("--until", type=moment, default=MAX_SECONDS, metavar="TIME", help="and until then")
+    parser.add_argument("--since", type=moment, default=0, metavar="TIME", help="start of the report: 7d, or a time")
+    parser.add_argument("--until", type=moment, default=MAX_SECONDS, metavar="TIME", help="end of the report")
     parser.add_argument("--format", choices=("table", "json", "csv", "markdown"), default="table")
-    parser.add_argument("--table", choices=TABLES, default="unusual", help="which table, with --format csv")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to standard output")
+    parser.add_argument("--table", choices=TABLES, default="unusual", help="table for --format csv")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
     return parser.parse_args(argv)
 
 
 def render(report: Report, form: str, table: str) -> str:
-    """The report in the asked form."""
+    """The report in the requested format."""
     match form:
         case "json":
             return render_json(report)
@@ -1111,7 +1115,7 @@ def render(report: Report, form: str, table: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prove the log, analyse it and write the report; returns the exit code: 1 for a log that is not whole."""
+    """Verify and analyse the log, and write the report. Returns the exit code: 1 if the log is not intact."""
     options = arguments(argv)
     try:
         log = open_log(options.log, options.key, options.key_id, options.checkpoint)

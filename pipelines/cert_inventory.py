@@ -1,16 +1,16 @@
-"""An inventory of X.509 certificates, as a PySpark job.
+"""Takes an inventory of X.509 certificates as a PySpark job.
 
 Reads PEM files (by default the Mozilla root bundle of the ``certifi`` package), parses every certificate in
-a Python UDF on the executors, and reports what there is and what is wrong with it. Runs on any Spark 4:
+a Python UDF on the executors, and reports what certificates there are and their problems. Runs on any Spark 4:
 
     spark-submit --master 'local[2]' cert_inventory.py --input /etc/ssl/certs
     sluice submit --wait cert_inventory.py -- --input /etc/ssl/certs
 
-The driver lists the paths; the executors open the files, so they must see the same paths, as with every
-file that Spark reads. Whatever is not a certificate becomes a counted row with its reason: it neither
-stops the job nor disappears. Private keys are recognised by their label, and their content is dropped at once.
+The driver lists the paths and the executors open the files, so all must see the same paths, as with every
+file that Spark reads. An input that is not a certificate becomes a counted row with a reason: it neither
+fails the job nor is lost. Private keys are recognised by their label, and their content is dropped at once.
 
-This file stands alone: it needs pyspark, pyarrow, cryptography and certifi, and nothing else.
+This file is self-contained: it needs only pyspark, pyarrow, cryptography and certifi.
 """
 
 from __future__ import annotations
@@ -49,39 +49,39 @@ from pyspark.sql import (
 # --- limits on untrusted input ---------------------------------------------------------------------
 
 MAX_FILE_BYTES = 64 << 20
-"""Largest input file that is read, in bytes; a larger one is a bad input."""
+"""Maximum size of an input file in bytes. A larger file is a bad input."""
 MAX_BLOCK_BYTES = 1 << 20
-"""Largest PEM block that is parsed, in bytes of text; a larger one is a bad input."""
+"""Maximum size of a PEM block in bytes of text. A larger block is a bad input."""
 MAX_FILES = 1_000_000
-"""Most files one run looks at; more is an error before Spark starts."""
+"""Maximum number of files in one run. More are an error before Spark starts."""
 MAX_BATCH_ROWS = 1_000
 MAX_BATCH_BYTES = 4 << 20
-"""An Arrow batch is closed when it reaches either of these."""
+"""An Arrow batch ends when it reaches one of these limits."""
 MAX_TEXT = 200
-"""Longest name taken from a certificate or a path, in characters."""
+"""Maximum length of a name from a certificate or a path, in characters."""
 MAX_PARTITIONS = 64
 
 EXPIRES_SOON = timedelta(days=90)
 MIN_RSA_BITS = 2048
 SHORT_SERIAL_BITS = 48
-"""CAs owe 64 random bits (CA/Browser Forum BR 7.1); fewer than 48 significant ones happen once in 2^16 by chance."""
+"""CAs must use 64 random bits (CA/Browser Forum BR 7.1); fewer than 48 significant ones occur once in 2^16."""
 MAX_SERIAL_BITS = 159
-"""20 octets, of which the first bit is the sign (RFC 5280 4.1.2.2)."""
+"""20 octets, where the first bit is the sign (RFC 5280 4.1.2.2)."""
 
 LISTED_ROWS = 20
-"""How many rows of a table the text report shows, unless the table is one of :data:`COMPLETE`."""
+"""Number of rows of a table in the text report, except for the tables in :data:`COMPLETE`."""
 COMPLETE = frozenset({"by_expiry_year", "by_key", "by_signature", "findings", "bad_inputs_by_reason"})
 LISTED_JSON = 1_000
-"""How many rows of a table are brought to the driver at most; all are counted."""
+"""Maximum number of rows of a table that the driver collects. All rows are counted."""
 LISTED_RANK = 1
-"""Findings up to this rank are listed with their certificates."""
+"""Findings with at most this rank are listed with their certificates."""
 CELL_WIDTH = 48
 
 # --- findings --------------------------------------------------------------------------------------
 
 
 class Severity(NamedTuple):
-    """One row of the table that findings are joined with; ``rank`` 0 is the worst."""
+    """Severity and meaning of a kind of finding; ``rank`` 0 is the worst."""
 
     finding: str
     rank: int
@@ -130,7 +130,7 @@ NOT_BASE64 = "PEM block is not base64"
 NOT_PARSED = "certificate does not parse"
 
 CERTIFICATE_LABELS = frozenset({"CERTIFICATE", "X509 CERTIFICATE", "X.509 CERTIFICATE"})
-"""RFC 7468 section 5.1: the last two are older names of the first."""
+"""The last two are older names of the first (RFC 7468 section 5.1)."""
 OTHER_LABELS = frozenset(
     {
         "ATTRIBUTE CERTIFICATE",
@@ -146,7 +146,7 @@ OTHER_LABELS = frozenset(
         "X509 CRL",
     }
 )
-"""Blocks that are named in the reason; the labels of strangers are not, there could be any number of them."""
+"""Labels that the reason quotes. Other labels are not quoted, because there could be any number of them."""
 
 _BEGIN = re.compile(rb"-----BEGIN ([A-Z0-9][A-Z0-9 .#]{0,63})-----")
 _END = re.compile(rb"-----END ([A-Z0-9][A-Z0-9 .#]{0,63})-----")
@@ -159,11 +159,11 @@ _MALFORMED = (
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
-"""What ``cryptography`` raises for certificates that somebody else wrote."""
+"""The exceptions that ``cryptography`` raises for malformed certificates."""
 
 
 class Block(NamedTuple):
-    """One input: a PEM block, or a file without any. ``reason`` says why it is bad; then ``body`` is empty."""
+    """One input: a PEM block, or a file without any. A bad input has a ``reason`` and an empty ``body``."""
 
     source: str
     block: int
@@ -172,7 +172,7 @@ class Block(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One input after parsing: a certificate when ``reason`` is empty, else a bad input."""
+    """One input after parsing: a certificate if ``reason`` is empty, else a bad input."""
 
     source: str
     block: int
@@ -200,26 +200,26 @@ _SPARK_TYPES = {"string": "string", "int32": "int", "binary": "binary", "list<it
 
 
 def spark_schema(schema: pa.Schema) -> str:
-    """The DDL that Spark wants for an Arrow ``schema``."""
+    """An Arrow ``schema`` as Spark DDL."""
     return ", ".join(f"{field.name} {_SPARK_TYPES[str(field.type)]}" for field in schema)
 
 
-# --- from files to blocks (pure, but for reading) -----------------------------------------------------
+# --- from files to blocks (pure except for reading) ---------------------------------------------------
 
 
 def printable(text: str, limit: int = MAX_TEXT) -> str:
-    """``text`` without control or other unprintable characters (it may be hostile), at most ``limit`` long."""
+    """``text`` at most ``limit`` long, with unprintable characters replaced, because it may be hostile."""
     clean = "".join(character if character.isprintable() else "�" for character in text[: limit + 1])
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
 def display_path(path: bytes) -> str:
-    """A path for people: names need not be UTF-8."""
+    """A path as printable text. File names may not be UTF-8."""
     return printable(path.decode("utf-8", errors="backslashreplace"))
 
 
 def read_input(path: bytes) -> tuple[bytes, str]:
-    """The content of ``path`` and an empty reason, or nothing and why it cannot be read. Never blocks on a FIFO."""
+    """The content of ``path``, or the reason why it cannot be read; the other one is empty. Never blocks on a FIFO."""
     try:
         with open(path, "rb", opener=_open_regular) as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -235,7 +235,7 @@ def _open_regular(path: str | bytes, flags: int) -> int:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.ENXIO, NOT_REGULAR)  # what the kernel says of a socket
+    raise OSError(errno.ENXIO, NOT_REGULAR)  # as the kernel does for a socket
 
 
 def is_der_sequence(data: bytes) -> bool:
@@ -260,7 +260,7 @@ def reason_without_block(data: bytes) -> str:
 
 
 def block_of(source: str, number: int, label: str, end: str, lines: Sequence[bytes]) -> Block:
-    """Judge one complete block by its labels; the body of anything but a certificate is dropped here."""
+    """Classify one complete block by its labels. Drops the body unless it is a certificate."""
     body = b"".join(lines)
     if "PRIVATE KEY" in label:
         return Block(source, number, PRIVATE_KEY, b"")
@@ -277,10 +277,10 @@ def block_of(source: str, number: int, label: str, end: str, lines: Sequence[byt
 
 
 def split_pem(source: str, data: bytes) -> Iterator[Block]:
-    """Every input of one file, in order, numbered from 1; text outside of blocks is commentary (RFC 7468 section 2).
+    """All inputs of one file, in order, numbered from 1. Text outside of blocks is ignored (RFC 7468 section 2).
 
-    Each line that starts with ``-----BEGIN`` is one input, good or bad, and so is each ``-----END`` that closes
-    nothing, so that nothing disappears; a file without either is one bad input.
+    Each line that starts with ``-----BEGIN`` is one input, good or bad, and so is each ``-----END`` without a begin, so
+    that no input is lost. A file without either is one bad input.
     """
     number = 0
     label: str | None = None  # of the open block; empty when its BEGIN line was malformed and has been counted
@@ -315,7 +315,7 @@ def split_pem(source: str, data: bytes) -> Iterator[Block]:
 
 
 def split_file(path: bytes) -> Iterator[Block]:
-    """Every input of the file at ``path``; an unreadable file is one bad input."""
+    """All inputs of the file at ``path``. An unreadable file is one bad input."""
     source = display_path(path)
     data, reason = read_input(path)
     if reason:
@@ -328,7 +328,7 @@ def split_file(path: bytes) -> Iterator[Block]:
 
 
 def load_certificate(der: bytes) -> x509.Certificate | None:
-    """Parse ``der``; None when it is not a certificate."""
+    """Parse ``der``; None if it is not a certificate."""
     try:
         return x509.load_der_x509_certificate(der)
     except _MALFORMED:
@@ -343,11 +343,11 @@ _SIGNATURE_FAMILIES = {
     "1.2.840.10040.4.": "DSA",
     "2.16.840.1.101.3.4.3.": "DSA",
 }
-"""Prefix of the OID -> family; the first match counts."""
+"""Prefix of the OID -> family. The first match counts."""
 
 
 def key_description(certificate: x509.Certificate) -> tuple[str, int]:
-    """Type and size of the public key, as ``("RSA 2048", 2048)``; ``("unknown", 0)`` when it cannot be read."""
+    """Type and size of the public key, such as ``("RSA 2048", 2048)``; ``("unknown", 0)`` if it cannot be read."""
     try:
         key = certificate.public_key()
     except _MALFORMED:
@@ -359,7 +359,7 @@ def key_description(certificate: x509.Certificate) -> tuple[str, int]:
 
 
 def signature_description(certificate: x509.Certificate) -> tuple[str, str]:
-    """Name of the signature algorithm and of its hash, as ``("RSA with SHA-256", "SHA-256")``."""
+    """Names of the signature algorithm and its hash, such as ``("RSA with SHA-256", "SHA-256")``."""
     oid = certificate.signature_algorithm_oid.dotted_string
     try:
         algorithm = certificate.signature_hash_algorithm
@@ -373,18 +373,18 @@ def signature_description(certificate: x509.Certificate) -> tuple[str, str]:
 
 
 def hash_name(algorithm: hashes.HashAlgorithm) -> str:
-    """``SHA-256`` for ``sha256`` and so on."""
+    """The usual name of a hash algorithm, such as ``SHA-256`` for ``sha256``."""
     return re.sub(r"^SHA(\d)", r"SHA-\1", algorithm.name.upper())
 
 
 def name_text(name: x509.Name) -> str:
-    """The common name, or else the whole name as text (RFC 4514)."""
+    """The common name, or else the complete name as text (RFC 4514)."""
     common = name.get_attributes_for_oid(NameOID.COMMON_NAME)
     return printable(_text(common[-1].value) if common else name.rfc4514_string())
 
 
 def organisation(name: x509.Name) -> str:
-    """The organisation, or else the most telling attribute there is."""
+    """The organisation, or else the organisational unit or the common name."""
     for oid in (NameOID.ORGANIZATION_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME, NameOID.COMMON_NAME):
         values = [_text(attribute.value) for attribute in name.get_attributes_for_oid(oid)]
         if any(value.strip() for value in values):
@@ -397,7 +397,7 @@ def _text(value: str | bytes) -> str:
 
 
 def time_findings(not_before: datetime, not_after: datetime, as_of: datetime) -> Iterator[str]:
-    """Findings about the validity at ``as_of``; both ends are inclusive (RFC 5280 4.1.2.5)."""
+    """Findings about the validity at ``as_of``. Both ends are inclusive (RFC 5280 4.1.2.5)."""
     if as_of > not_after:
         yield "expired"
     elif as_of < not_before:
@@ -407,7 +407,7 @@ def time_findings(not_before: datetime, not_after: datetime, as_of: datetime) ->
 
 
 def signature_findings(digest: str, *, self_issued: bool) -> Iterator[str]:
-    """Findings about the hash of the signature; on a self-signed certificate nobody relies on it."""
+    """Findings about the hash of the signature. Nobody relies on the signature of a self-signed certificate."""
     if digest in {"SHA-1", "MD5", "MD2"}:
         if self_issued:
             yield "weak-self-signature"
@@ -428,7 +428,7 @@ def serial_findings(serial: int) -> Iterator[str]:
 
 
 def extension_findings(certificate: x509.Certificate, *, self_issued: bool) -> Iterator[str]:
-    """Findings about basic constraints and key usage; an end entity needs neither (RFC 5280 4.2.1)."""
+    """Findings about basic constraints and key usage. An end entity needs neither (RFC 5280 4.2.1)."""
     if certificate.version is x509.Version.v1:
         yield "version-1"
         return
@@ -450,7 +450,7 @@ def extension_findings(certificate: x509.Certificate, *, self_issued: bool) -> I
 
 
 def findings_of(certificate: x509.Certificate, as_of: datetime) -> Iterator[str]:
-    """Every finding that one certificate alone can give (``duplicate`` needs the others)."""
+    """All findings about a single certificate (``duplicate`` needs the other certificates)."""
     self_issued = certificate.subject == certificate.issuer
     key, bits = key_description(certificate)
     yield from time_findings(certificate.not_valid_before_utc, certificate.not_valid_after_utc, as_of)
@@ -464,7 +464,7 @@ def findings_of(certificate: x509.Certificate, as_of: datetime) -> Iterator[str]
 
 
 def parse_block(block: Block, as_of: datetime) -> Row:
-    """Turn one block into a certificate's row, or into a bad input's."""
+    """Parse one block into the row of a certificate or of a bad input."""
     bad = Row(block.source, block.block, block.reason)
     if block.reason:
         return bad
@@ -473,7 +473,7 @@ def parse_block(block: Block, as_of: datetime) -> Row:
     except binascii.Error:
         return bad._replace(reason=NOT_BASE64)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what cryptography warns about becomes a finding here
+        warnings.simplefilter("ignore")  # the findings cover what cryptography warns about
         certificate = load_certificate(der)
         if certificate is None:
             return bad._replace(reason=NOT_PARSED)
@@ -491,7 +491,7 @@ def parse_block(block: Block, as_of: datetime) -> Row:
                 expiry_year=certificate.not_valid_after_utc.year,
                 findings=tuple(findings_of(certificate, as_of)),
             )
-        except _MALFORMED:  # cryptography reads names, times and the version only when asked for them
+        except _MALFORMED:  # cryptography parses names, times and the version lazily
             return bad._replace(reason=NOT_PARSED)
 
 
@@ -513,13 +513,13 @@ def to_batches(rows: Iterable[Block | Row], schema: pa.Schema) -> Iterator[pa.Re
 
 
 def split_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """UDF: paths in, blocks out."""
+    """UDF: maps paths to blocks."""
     paths = (path for batch in batches for path in batch.column("path").to_pylist() if path)
     return to_batches((block for path in paths for block in split_file(path)), BLOCK_SCHEMA)
 
 
 def parse_stage(as_of: datetime) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """UDF: blocks in, rows out, judged at ``as_of``."""
+    """UDF: maps blocks to rows, with findings as of ``as_of``."""
 
     def parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         blocks = (Block(**values) for batch in batches for values in batch.to_pylist())
@@ -529,7 +529,7 @@ def parse_stage(as_of: datetime) -> Callable[[Iterator[pa.RecordBatch]], Iterato
 
 
 class Fact(NamedTuple):
-    """``count`` rows have ``value`` in ``by``; ``total`` is how many values there are. The rest is for findings."""
+    """``count`` rows have ``value`` in ``by``, which has ``total`` values. The others are set for findings only."""
 
     by: str
     value: str
@@ -541,7 +541,7 @@ class Fact(NamedTuple):
 
 
 class Section(NamedTuple):
-    """One table of the report. ``rows`` may be the first of ``total``; numbers are ints, all else is text."""
+    """One table of the report. ``rows`` has the first of ``total`` rows. Numbers are ints, other values are text."""
 
     name: str
     title: str
@@ -567,11 +567,11 @@ BREAKDOWNS = {
     "issuer": "Issuer organisation",
     "expiry_year": "Expiry year",
 }
-"""Column of a row -> the title of its table."""
+"""Column of a row -> title of its table."""
 
 
 def with_duplicates(rows: DataFrame, partitions: int) -> DataFrame:
-    """``rows`` with the finding ``duplicate`` on every copy of a certificate but the first; a shuffle."""
+    """``rows`` with the finding ``duplicate`` on all copies of a certificate except the first. Needs a shuffle."""
     identity = F.when(F.col("reason") == "", F.col("fingerprint")).otherwise(F.concat_ws(":", "source", "block"))
     copies = Window.partitionBy("identity").orderBy("source", "block")
     later = F.when(F.row_number().over(copies) > 1, F.array(F.lit("duplicate")))
@@ -580,9 +580,10 @@ def with_duplicates(rows: DataFrame, partitions: int) -> DataFrame:
 
 
 def count_facts(rows: DataFrame, severities: DataFrame) -> list[Fact]:
-    """Everything that the report counts, in one shuffle; findings come with their severity.
+    """All counts of the report, in one shuffle. Findings include their severity.
 
-    Strangers choose most of the values, so only the :data:`LISTED_JSON` most frequent of each kind come to the driver.
+    Most values are untrusted and unbounded, so the driver collects only the :data:`LISTED_JSON` most frequent of each
+    kind.
     """
     bad = F.col("reason") != ""
     columns = [_fact(name, F.col(name).cast("string")) for name in BREAKDOWNS]
@@ -605,7 +606,7 @@ def _fact(by: str, value: Column) -> Column:
 
 
 def breakdown_sections(facts: Sequence[Fact]) -> list[Section]:
-    """How many certificates there are of each kind: the most frequent first, years in their order."""
+    """The number of certificates of each kind, the most frequent first; years in ascending order."""
     sections = []
     for name, title in BREAKDOWNS.items():
         mine = [fact for fact in facts if fact.by == name]
@@ -616,7 +617,7 @@ def breakdown_sections(facts: Sequence[Fact]) -> list[Section]:
 
 
 def finding_sections(facts: Sequence[Fact], rows: DataFrame, severities: DataFrame) -> list[Section]:
-    """The findings counted, worst first, and the certificates that the high and medium ones are about."""
+    """The counts of the findings, worst first, and the certificates with findings of high or medium severity."""
     mine = sorted((fact for fact in facts if fact.by == "finding"), key=lambda fact: (fact.rank or 0, fact.value))
     counts = [(fact.severity or "", fact.value, fact.count, fact.meaning or "") for fact in mine]
     header = ("severity", "finding", "certificates", "meaning")
@@ -634,7 +635,7 @@ def finding_sections(facts: Sequence[Fact], rows: DataFrame, severities: DataFra
 
 
 def bad_input_sections(facts: Sequence[Fact], rows: DataFrame) -> list[Section]:
-    """The bad inputs counted by reason, and where they are."""
+    """The counts of bad inputs by reason, and their locations."""
     mine = [fact for fact in facts if fact.by == "reason"]
     if not mine:
         return []
@@ -684,7 +685,7 @@ def take_inventory(spark: SparkSession, paths: Sequence[bytes], as_of: datetime)
 
 
 def width(text: str) -> int:
-    """Columns that ``text`` takes in a fixed-width font (Unicode UAX 11)."""
+    """Number of columns of ``text`` in a fixed-width font (Unicode UAX 11)."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return len(text) + wide - sum(unicodedata.combining(character) != 0 for character in text)
 
@@ -700,7 +701,10 @@ def cell(value: str | int, limit: int) -> str:
 
 
 def render_table(section: Section) -> list[str]:
-    """Aligned lines: numbers to the right, text to the left and cut to :data:`CELL_WIDTH`, but for the last column."""
+    """The table as aligned lines: numbers to the right, text to the left.
+
+    All columns except the last are cut to :data:`CELL_WIDTH`.
+    """
     limits = [CELL_WIDTH] * (len(section.header) - 1) + [MAX_TEXT * 2]
     shown = section.rows[:LISTED_ROWS] if section.name not in COMPLETE else section.rows
     body = [[cell(value, limit) for value, limit in zip(row, limits, strict=True)] for row in shown]
@@ -721,7 +725,7 @@ def render_table(section: Section) -> list[str]:
 
 
 def render_text(report: Report) -> str:
-    """The report for people; plain text that needs no terminal."""
+    """The report as plain text for people."""
     totals = (
         ("inputs seen", report.inputs),
         ("certificates", report.certificates),
@@ -734,7 +738,7 @@ def render_text(report: Report) -> str:
 
 
 def render_json(report: Report) -> str:
-    """The report for programs: one JSON object; ``not_listed`` says which tables are cut, and by how many rows."""
+    """The report as one JSON object. ``not_listed`` has the number of omitted rows of each truncated table."""
     tables = {s.name: [dict(zip(s.header, row, strict=True)) for row in s.rows] for s in report.sections}
     totals = {name: value for name, value in report._asdict().items() if name != "sections"}
     cut = {s.name: s.total - len(s.rows) for s in report.sections if s.total > len(s.rows)}
@@ -745,9 +749,9 @@ def render_json(report: Report) -> str:
 
 
 def find_files(inputs: Sequence[Path]) -> list[bytes]:
-    """Every file below ``inputs``, each once however it is linked; raises ValueError for a path that is not there.
+    """All files below ``inputs``, each once even if several links lead to it; raises ValueError for a missing path.
 
-    Folders that cannot be listed are kept as paths, so that they are counted as bad inputs.
+    Folders that cannot be listed stay in the result, so that they count as bad inputs.
     """
     found: dict[bytes, None] = {}
     for path in inputs:
@@ -756,7 +760,7 @@ def find_files(inputs: Sequence[Path]) -> list[bytes]:
         for name in _files_below(os.fsencode(path)):
             found[os.path.realpath(name)] = None
             if len(found) > MAX_FILES:
-                raise ValueError(f"--input: more than {MAX_FILES} files; run it on parts of them")
+                raise ValueError(f"--input: more than {MAX_FILES} files; split the input into several runs")
     return sorted(found)
 
 
@@ -771,27 +775,27 @@ def _files_below(path: bytes) -> Iterator[bytes]:
 
 
 def moment(text: str) -> datetime:
-    """Parse an ISO 8601 date or date and time; without an offset it is UTC."""
+    """Parse an ISO 8601 date, or date and time. Without an offset it is in UTC."""
     try:
         value = datetime.fromisoformat(text)
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a date, as in 2026-12-31 or 2026-12-31T12:00:00Z") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a date like 2026-12-31 or 2026-12-31T12:00:00Z") from error
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; wrong usage exits with code 2 and a message."""
-    parser = argparse.ArgumentParser(prog="cert_inventory", description="An inventory of X.509 certificates.")
+    parser = argparse.ArgumentParser(prog="cert_inventory", description="Take an inventory of X.509 certificates.")
     parser.add_argument(
         "--input",
         type=Path,
         action="append",
         metavar="PATH",
-        help="a PEM file, or a folder with all below it; may be repeated (default: the Mozilla root bundle of certifi)",
+        help="PEM file, or folder to read recursively; may be repeated (default: certifi's Mozilla root bundle)",
     )
-    parser.add_argument("--as-of", type=moment, metavar="DATE", help="judge validity at this time (default: now)")
-    parser.add_argument("--format", choices=("table", "json"), default="table", help="what to write (default: table)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to standard output")
+    parser.add_argument("--as-of", type=moment, metavar="DATE", help="check validity at this time (default: now)")
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="output format (default: table)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
     options = parser.parse_args(argv)
     options.as_of = options.as_of or datetime.now(UTC)
     try:
@@ -799,12 +803,12 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     except ValueError as error:
         parser.error(str(error))
     if not options.paths:
-        parser.error("--input: there is no file in any of the folders")
+        parser.error("--input: the folders contain no files")
     return options
 
 
 def main(argv: Sequence[str]) -> int:
-    """Take the inventory and write the report; returns the exit code."""
+    """Take the inventory and write the report. Returns the exit code."""
     options = arguments(argv)
     spark = SparkSession.builder.appName("certificate inventory").getOrCreate()
     try:

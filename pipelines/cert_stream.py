@@ -1,21 +1,21 @@
-"""Certificates as they come: watches a directory for PEM files, and keeps a list of all certificates in them.
+"""Watches a directory for PEM files and maintains a list of all certificates in them.
 
 A Structured Streaming pipeline with two queries over the same input, each with exactly-once output:
 
-- ``certificates`` appends one JSON line for each certificate (a file sink; readers honour its ``_spark_metadata``);
-- ``expiry`` keeps a SQLite database with one row for each certificate, and how many each issuer has, for whoever asks
-  what expires next. Each batch is one transaction that also notes the number of the batch, so a batch that runs again
-  changes nothing.
+- ``certificates`` appends one JSON line per certificate (a file sink; readers must respect its ``_spark_metadata``);
+- ``expiry`` maintains a SQLite database with one row per certificate and the number of certificates of each issuer, for
+  example to query what expires next. Each batch is one transaction that also records the batch number, so a repeated
+  batch has no effect.
 
-Files count once they are there under their names: write them elsewhere and rename them. A file that is no PEM, or has a
-certificate that cannot be read, gives a row that says so. Runs on any Spark 4:
+A file is read as soon as it has its final name: write it elsewhere first, then rename it. A file that is not PEM, or a
+certificate that cannot be read, results in a row with an error. Runs on any Spark 4:
 
     sluice submit cert_stream.py -- --input /srv/incoming --output /srv/certificates --database /srv/certificates.db
 
-On Sluice the queries go on after the last committed batch when driver, TaskManager or JobManager are lost. Elsewhere
-give ``spark.sql.streaming.checkpointLocation``. ``--once`` ends when all that is there now has been read.
+On Sluice, the queries continue after the last committed batch if driver, TaskManager or JobManager are lost. Elsewhere
+set ``spark.sql.streaming.checkpointLocation``. With ``--once`` the pipeline ends when it has read all existing files.
 
-This file stands alone: it needs pyspark, pyarrow and cryptography, and nothing else.
+This file is self-contained: it needs only pyspark, pyarrow and cryptography.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 MAX_FILE_BYTES = 4 << 20
-"""Larger files are no lists of certificates."""
+"""Maximum size of an input file. A larger file gives a row with an error."""
 MAX_CERTIFICATES_PER_FILE = 10_000
 MAX_NAME_CHARACTERS = 500
 DATABASE_WAIT_SECONDS = 30.0
@@ -56,7 +56,7 @@ CREATE TABLE IF NOT EXISTS issuers (issuer TEXT PRIMARY KEY, certificates INTEGE
 
 
 def certificates_of(path: str, content: bytes) -> list[dict[str, str]]:
-    """The rows of one file; one that cannot be read gives a single row with ``error``."""
+    """The rows of one file. A file that cannot be read gives a single row with ``error``."""
     empty = dict.fromkeys(COLUMNS, "") | {"file": path}
     if len(content) > MAX_FILE_BYTES:
         return [empty | {"error": f"larger than {MAX_FILE_BYTES} bytes"}]
@@ -87,7 +87,7 @@ def _parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def read_certificates(spark: SparkSession, source: str, files_per_batch: int) -> DataFrame:
-    """One row for each certificate in the files that come into ``source``."""
+    """One row for each certificate in the files that arrive in ``source``."""
     files = (
         spark.readStream.format("binaryFile")
         .schema(INPUT_SCHEMA)
@@ -99,9 +99,9 @@ def read_certificates(spark: SparkSession, source: str, files_per_batch: int) ->
 
 
 def store_batch(database: Path, query: str, batch: int, rows: Sequence[Sequence[str]]) -> bool:
-    """Put one batch into the database, all or nothing; False when it was there already.
+    """Add one batch to the database in one transaction; False if the batch was added before.
 
-    ``query`` is the id of the query, which is the same for as long as its checkpoint.
+    ``query`` is the id of the query, which stays the same as long as its checkpoint exists.
     """
     with contextlib.closing(sqlite3.connect(database, timeout=DATABASE_WAIT_SECONDS)) as connection:
         connection.executescript(TABLES)
@@ -124,16 +124,16 @@ def _batch_writer(database: Path) -> Callable[[DataFrame, int], None]:
     def write(frame: DataFrame, batch: int) -> None:
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if not query:
-            raise RuntimeError("Spark does not say which query this batch is of")
+            raise RuntimeError("the local property sql.streaming.queryId is not set")
         rows = [tuple(row) for row in frame.select(*COLUMNS).collect()]
         if not store_batch(database, query, batch, rows):
-            print(f"batch {batch} was in the database already", flush=True)
+            print(f"batch {batch} is already in the database", flush=True)
 
     return write
 
 
 def start_queries(certificates: DataFrame, arguments: argparse.Namespace) -> list[StreamingQuery]:
-    """Start both queries. Their names are what a later attempt finds their checkpoints by."""
+    """Start both queries. A later attempt finds their checkpoints by their names."""
 
     def triggered(writer: DataStreamWriter) -> DataStreamWriter:
         if arguments.once:
@@ -149,19 +149,19 @@ def start_queries(certificates: DataFrame, arguments: argparse.Namespace) -> lis
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Keep a list of the certificates that come into a directory.")
-    parser.add_argument("--input", required=True, help="directory (or URL) that PEM files come into")
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="Maintain a list of the certificates that arrive in a directory.")
+    parser.add_argument("--input", required=True, help="directory (or URL) in which PEM files arrive")
     parser.add_argument("--output", required=True, help="directory (or URL) for the JSON lines")
-    parser.add_argument("--database", type=Path, help="SQLite file on the driver's machine; default: none")
+    parser.add_argument("--database", type=Path, help="SQLite file on the driver's machine (default: none)")
     parser.add_argument("--interval", type=float, default=10.0, help="seconds between batches (default: 10)")
-    parser.add_argument("--files-per-batch", type=int, default=500, help="most files in a batch (default: 500)")
-    parser.add_argument("--once", action="store_true", help="end when all that is there now has been read")
+    parser.add_argument("--files-per-batch", type=int, default=500, help="maximum files in a batch (default: 500)")
+    parser.add_argument("--once", action="store_true", help="end when all existing files have been read")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run until stopped; a query that fails ends the pipeline with its error."""
+    """Run until stopped. If a query fails, the pipeline ends with its error."""
     parsed = parse_arguments(arguments)
     spark = SparkSession.builder.appName("cert-stream").getOrCreate()
     certificates = read_certificates(spark, parsed.input, parsed.files_per_batch)
