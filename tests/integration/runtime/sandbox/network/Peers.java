@@ -9,7 +9,7 @@ import java.nio.channels.ServerSocketChannel;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 
-/** What a JVM does with sockets: one line for each kind. */
+/** Uses each kind of socket of a JVM and prints one line for each. */
 public class Peers {
   public static void main(String[] arguments) throws Exception {
     int allowed = Integer.parseInt(arguments[0]);
