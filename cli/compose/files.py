@@ -201,6 +201,7 @@ def _envoy() -> Merged:
         "working_dir": HOME,
         "depends_on": {"envoy-agent": {"condition": "service_healthy"}},
         "networks": ["front", "gateway", "cluster"],
+        "dns_opt": [],
         "ports": [f"${{SLUICE_ADDRESS:-127.0.0.1}}:${{SLUICE_PORT:-8443}}:{GATEWAY_PORT}"],
         "tmpfs": [TMP],
         # The parent directory of the others, so that it belongs to the user like its contents.

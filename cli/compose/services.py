@@ -29,6 +29,11 @@ RUNS_JOBS = (
 """The settings for the sandboxes of a container that runs jobs, in place of the engine's defaults."""
 SETTINGS_VOLUME = "./sluice.toml:/etc/sluice/sluice.toml:ro"
 
+QUICK_DNS = ("timeout:1", "attempts:2")
+"""Options of resolv.conf(5) for services without a way out. An engine may forward the name of a stopped container to
+servers that the internal networks do not reach; with the defaults, each lookup then blocks for ten seconds, and with it
+the election of a new ZooKeeper or JobManager."""
+
 SERVICE = Anchored(
     "service",
     {
@@ -38,6 +43,7 @@ SERVICE = Anchored(
         "read_only": True,
         "cap_drop": ["ALL"],
         "security_opt": [NO_NEW_PRIVILEGES],
+        "dns_opt": [*QUICK_DNS],
         "restart": "unless-stopped",
         "stop_signal": "SIGTERM",
         "stop_grace_period": "30s",

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.compose.engine import ENVOY_IMAGE, IMAGE, Stack, run, sluice
 from tests.free_ports import free_port
+
+SHOWN_LINES = 8
+"""Of each service's log, in the report of a failed test."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the ends of the logs with a failure: the containers are gone before anybody can look."""
+    report = yield
+    stack = getattr(item, "funcargs", {}).get("stack")
+    if report.failed and isinstance(stack, Stack):
+        for service in (*stack.jobmanagers, *stack.zookeepers, *stack.taskmanagers):
+            report.sections.append((f"log of {service}", stack.said(service, SHOWN_LINES)))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -38,6 +38,12 @@ def test_the_set_in_the_source_tree_is_the_one_of_the_defaults() -> None:
     assert (ROOT / "compose" / "seccomp.json").read_text() == seccomp_profile()
 
 
+def test_only_envoy_waits_for_dns_servers_outside() -> None:
+    patient = {name for name, each in services(render_compose(ComposeSet())).items() if not each["dns_opt"]}
+    with_way_out = {name for name, each in services(render_compose(ComposeSet())).items() if "front" in each["networks"]}
+    assert patient == with_way_out == {"envoy"}
+
+
 def test_the_common_part_is_written_once_and_overridden_by_name() -> None:
     text = render_compose(ComposeSet())
     assert text.count("read_only: true") == 1
