@@ -15,7 +15,7 @@ from sluice.core import EgressMode, Home, MetricsRegistry, collecting, egress_mo
 from sluice.pki import Role, SpiffeId
 from sluice.pki.tls import ConnectionLog, TlsIdentity
 from sluice.pki.trust import reporting
-from sluice.runtime.config import RuntimeConfig
+from sluice.runtime.config import Provider, RuntimeConfig
 from sluice.runtime.egress import EgressJournal, EgressReporter, UnsentRows, reporting_egress
 from sluice.runtime.gateways import EGRESS, EgressGateway
 from sluice.runtime.messages import TaskManagerRegistration
@@ -43,6 +43,7 @@ from sluice.runtime.taskmanager import (
     ExecutorLauncher,
     Networks,
     RegisteringTaskManager,
+    SpareAgent,
     SparkExecutorLauncher,
     TaskExecutor,
     TaskManagerShape,
@@ -163,6 +164,7 @@ async def taskmanager(
             event_log_bytes=config.history.max_ui_bytes if config.history.days else 0,
             networks=networks,
             warm=warm,
+            spare=_spare_agent(stack, config, shape, argv, networks, spark),
         )
         registrant = RegisteringTaskManager(
             executor,
@@ -253,6 +255,26 @@ def _warm_processes(  # noqa: PLR0917  # its dependencies
     stack.callback(metrics.register(warm.pool.samples))
     stack.push_async_callback(end_tasks, asyncio.create_task(warm.run(), name="warm JVMs"))
     return warm
+
+
+def _spare_agent(  # noqa: PLR0917  # its dependencies
+    stack: AsyncExitStack,
+    config: RuntimeConfig,
+    shape: TaskManagerShape,
+    argv: Sequence[str],
+    networks: Networks | None,
+    launcher: ExecutorLauncher,
+) -> SpareAgent | None:
+    """Keep a driver agent started until ``stack`` is closed; None where it would be of no use.
+
+    A pod belongs to one job, so its TaskManager starts at most one driver, and soon.
+    """
+    in_pod = config.resources.provider is Provider.KUBERNETES
+    if in_pod or not shape.driver_slots or not isinstance(launcher, SparkExecutorLauncher):
+        return None
+    spare = SpareAgent(argv, shape.work, networked=networks is not None)
+    stack.push_async_callback(end_tasks, asyncio.create_task(spare.run(), name="spare driver agent"))
+    return spare
 
 
 async def _until_left(link: LeaderLink, executor: TaskExecutor) -> None:

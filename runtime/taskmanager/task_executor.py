@@ -46,6 +46,7 @@ from sluice.runtime.taskmanager.processes import (
     Drivers,
     ExecutorHome,
     Executors,
+    SpareAgent,
     clean_driver_directory,
     clean_executor_directory,
 )
@@ -74,6 +75,7 @@ class TaskExecutor(RpcEndpoint):
         event_log_bytes: maximum size of a driver's compressed event log; 0: no event log is kept.
         networks: opens the networks of drivers and executors; None: they share the machine's.
         warm: the pool of warm processes; None: there is none.
+        spare: keeps a driver agent started; None: each driver's agent is started when it is launched.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class TaskExecutor(RpcEndpoint):
         event_log_bytes: int = 0,
         networks: Networks | None = None,
         warm: WarmProcesses | None = None,
+        spare: SpareAgent | None = None,
     ) -> None:
         super().__init__(TASK_EXECUTOR, TaskExecutorGateway)
         self._shape = shape
@@ -112,6 +115,7 @@ class TaskExecutor(RpcEndpoint):
             event_log_bytes=event_log_bytes,
             spark=launcher.spark,
             argv=argv,
+            spare=spare,
         )
         self._drivers = Drivers(self, home, self._jobmaster, networks, warm)
         executors = ExecutorHome(shape, self._directory, launcher, sandbox, networks, warm)

@@ -2,7 +2,8 @@
 
 A TaskManager starts the agent, prepares the driver's files, writes a
 :class:`sluice.runtime.spark.driver.spec.DriverSpec`, and then sends one line to the agent's standard input. Without
-that line the agent exits. It connects to the JobManager with the identity of the job's driver, serves ``DriverGateway``
+that line the agent exits. An agent that was started before its driver is known (``--spare``) gets the path of the spec
+with that line. The agent connects to the JobManager with the identity of the job's driver, serves ``DriverGateway``
 over that connection, and runs the driver (:mod:`sluice.runtime.spark.driver.agent`). SIGTERM cancels the driver.
 
 Exit codes: 0: the result was reported, whatever it is; 1: it could not be reported; 2: wrong usage; 75: the processes
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import os
 import signal
@@ -33,7 +35,7 @@ from sluice.runtime.spark.driver.agent import DriverAgent
 from sluice.runtime.spark.driver.connect_address import published_port
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink
 from sluice.runtime.spark.driver.lease import DriverLease
-from sluice.runtime.spark.driver.spec import BEGIN, EXIT_UNUSABLE, DriverSpec
+from sluice.runtime.spark.driver.spec import BEGIN, EXIT_UNUSABLE, SPARE, DriverSpec
 from sluice.runtime.spark.driver.ui_client import UI_SOCKET, ask_ui
 from sluice.runtime.spark.driver.waiting import WaitingDriver, WaitingSpec
 from sluice.runtime.spark.errors import DriverFailed, WarmProcessUnusable
@@ -44,6 +46,8 @@ _LOG = logging.getLogger(__name__)
 
 MAX_PATH_BYTES = 4096
 """PATH_MAX of Linux."""
+LOADED_LATER = ("sluice.runtime.blob.client",)
+"""Modules that an agent loads while its JVM starts, and a spare agent beforehand."""
 WAIT = "--wait"
 """The option for the path of a :class:`~sluice.runtime.spark.driver.waiting.WaitingSpec`."""
 
@@ -208,6 +212,22 @@ def awaited_spec(path: Path) -> DriverSpec:
     return DriverSpec.read(path)
 
 
+def spare_spec() -> DriverSpec:
+    """Wait as a spare agent until the TaskManager tells the path of the spec, enter its directory, and read it.
+
+    Raises:
+        DriverFailed: the line is not a path.
+    """
+    for name in LOADED_LATER:
+        importlib.import_module(name)
+    line = sys.stdin.buffer.readline(MAX_PATH_BYTES)
+    if not line.endswith(b"\n"):
+        raise DriverFailed(f"the path of the spec is cut off, or has more than {MAX_PATH_BYTES} bytes")
+    path = Path(os.fsdecode(line.removesuffix(b"\n")))
+    os.chdir(path.parent)
+    return DriverSpec.read(path)
+
+
 async def wait_for_driver(spec: WaitingSpec) -> int:
     """Wait for a driver with a JVM and a Python process, and run it; return the exit code of the agent."""
     spark = spec.spark if spec.spark is not None else await asyncio.to_thread(find_spark_runtime)
@@ -249,6 +269,7 @@ def main(argv: list[str]) -> int:
     waits = len(argv) == 2 and argv[0] == WAIT
     if len(argv) != 1 and not waits:
         sys.stderr.write("usage: echo begin | python -m sluice.runtime.spark.driver.main SPEC.json\n")
+        sys.stderr.write(f"       echo SPEC.json | python -m sluice.runtime.spark.driver.main {SPARE}\n")
         sys.stderr.write(f"       echo SPEC.json | python -m sluice.runtime.spark.driver.main {WAIT} WAITING.json\n")
         return 2
     forbid_core_dumps()
@@ -256,7 +277,7 @@ def main(argv: list[str]) -> int:
     try:
         if waits:
             return asyncio.run(wait_for_driver(WaitingSpec.read(Path(argv[1]))))
-        return asyncio.run(run_driver(awaited_spec(Path(argv[0]))))
+        return asyncio.run(run_driver(spare_spec() if argv[0] == SPARE else awaited_spec(Path(argv[0]))))
     except WarmProcessUnusable as error:
         _LOG.warning("%s", error)
         return EXIT_UNUSABLE

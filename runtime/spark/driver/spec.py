@@ -23,6 +23,8 @@ MAX_SPEC_BYTES = 512 << 10
 """Maximum size of a spec, which lists about 300 Spark jars."""
 BEGIN = b"begin\n"
 """The line on standard input that tells an agent that its spec is complete."""
+SPARE = "--spare"
+"""The option of an agent that gets the path of its spec on standard input."""
 EXIT_UNUSABLE = 75
 """Exit code (EX_TEMPFAIL of sysexits(3)) of a waiting agent that cannot run the driver. A new agent can run it."""
 

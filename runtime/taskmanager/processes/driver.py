@@ -8,10 +8,7 @@ told this TaskManager to launch. In the driver's directory, the job can write on
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import socket
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,34 +23,25 @@ from sluice.core import (
 )
 from sluice.pki import SpiffeId
 from sluice.pki.issuing import SignedChain
-from sluice.runtime.job_network import AttachmentServer, JobNetwork, WaitingNetwork, attachment_sockets
+from sluice.runtime.job_network import AttachmentServer, JobNetwork, WaitingNetwork
 from sluice.runtime.messages import (
-    DRIVER_LOGS,
     MAX_EVENT_LOG_CHUNK_BYTES,
     DriverCsr,
     DriverLaunch,
     EventLogChunk,
     Evidence,
 )
-from sluice.runtime.node import ChildProcess, Exit, LeaderDiscovery, keep_renewed, open_log, shorten_log
+from sluice.runtime.node import ChildProcess, Exit, LeaderDiscovery, keep_renewed, shorten_log
 from sluice.runtime.sandbox import IsolationConfig, Trial
 from sluice.runtime.spark import read_evidence
-from sluice.runtime.spark.driver import BEGIN, CUT, EVENT_LOG, EXIT_UNUSABLE, DriverSpec
+from sluice.runtime.spark.driver import CUT, EVENT_LOG, EXIT_UNUSABLE, DriverSpec
 from sluice.runtime.spark.jvm import SparkRuntime
 from sluice.runtime.taskmanager.errors import DriverNotStarted
+from sluice.runtime.taskmanager.processes.agent import AGENT, LOG_FILES, SpareAgent, StartedAgent
 from sluice.runtime.taskmanager.processes.identity import make_identity
-from sluice.runtime.taskmanager.waiting import PASSED_ENVIRONMENT, WaitingDriverAgent, release_resources
-
-LOG_FILES = dict(
-    zip(DRIVER_LOGS, ("driver.stdout", "driver.stderr", "driver.jvm.log", "driver.agent.log"), strict=True)
-)
-"""The file of each log in a driver's directory."""
+from sluice.runtime.taskmanager.waiting import WaitingDriverAgent, release_resources
 
 SignDriver = Callable[[DriverCsr], Awaitable[SignedChain]]
-
-
-AGENT = (sys.executable, "-P", "-m", "sluice.runtime.spark.driver.main")
-"""The command of the driver agent; ``-P`` keeps a job's files off its module path."""
 
 
 def driver_directory(jobs: Path, job_id: str, attempt: int) -> Path:
@@ -76,7 +64,8 @@ class DriverHome:
         private: paths that no job may see.
         event_log_bytes: maximum size of a driver's compressed event log; 0: no event log is kept.
         spark: returns the Java and Spark installation of the JVMs; None: each agent finds it itself.
-        argv: the command of a driver agent. The path of its spec is appended and identifies the process.
+        argv: the command of a driver agent, which is followed by the path of its spec.
+        spare: keeps an agent started that knows no driver; None: there is none.
     """
 
     jobs: Path
@@ -89,6 +78,7 @@ class DriverHome:
     event_log_bytes: int = 0
     spark: Callable[[], SparkRuntime | None] = lambda: None
     argv: Sequence[str] = AGENT
+    spare: SpareAgent | None = None
 
 
 JoinDriver = Callable[["HostedDriver"], Awaitable[JobNetwork]]
@@ -105,7 +95,7 @@ class HostedDriver:
         token: the fencing token of its JobMaster.
         sign: asks the JobMaster to sign its CSR.
         join: opens its network; None: it shares the machine's.
-        waiting: a warm agent that is to run it; None: start a new agent.
+        waiting: a warm agent that is to run it; None: it gets an agent without a JVM.
     """
 
     def __init__(
@@ -216,62 +206,39 @@ class HostedDriver:
     async def _start_new(self) -> ChildProcess:
         for path in (self._work, self._reports):
             make_private_directory(path)
-        agent, attachments, inherited = await self._start_agent()
+        agent = await self._agent()
         try:
-            await side_by_side(self.renew_identity(), self._open_network(attachments))
-            await asyncio.to_thread(self._write_spec, inherited)
+            await side_by_side(self.renew_identity(), self._open_network(agent))
+            await asyncio.to_thread(self._write_spec, agent.inherited)
             await self._begin(agent)
         except BaseException:
-            await asyncio.shield(agent.stop(0))
+            await asyncio.shield(agent.close())
             raise
         if self._grace is not None:  # asked to end while it was being started
-            await agent.stop(self._grace)
-        return agent
+            await agent.child.stop(self._grace)
+        return agent.child
 
-    async def _start_agent(self) -> tuple[ChildProcess, socket.socket | None, int]:
-        """The process, the socket that serves its attachments or None, and the descriptor that it inherits or -1."""
-        environment = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
-        with contextlib.ExitStack() as unless_started, contextlib.ExitStack() as stack:
-            ours, inherited = None, -1
-            if self._join is not None:
-                ours, theirs = attachment_sockets()
-                unless_started.callback(ours.close)
-                inherited = stack.enter_context(theirs).fileno()
-            log = stack.enter_context(open_log(self.directory / LOG_FILES["driver.agent"]))
-            agent = await ChildProcess.start(
-                (*self._home.argv, str(self._spec)),
-                env=environment,
-                cwd=self.directory,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=log,
-                stderr=asyncio.subprocess.STDOUT,
-                pass_fds=() if inherited < 0 else (inherited,),
-            )
-            unless_started.pop_all()
-        return agent, ours, inherited
+    async def _agent(self) -> StartedAgent:
+        """The spare agent, or else a new one."""
+        spare = None if self._home.spare is None else await self._home.spare.take(self.directory)
+        if spare is not None:
+            return spare
+        argv = (*self._home.argv, str(self._spec))
+        return await StartedAgent.start(argv, self.directory, networked=self._join is not None)
 
-    async def _begin(self, agent: ChildProcess) -> None:
-        """Tell the agent that its spec is written. If it has ended, the watcher of its process reports that."""
+    async def _begin(self, agent: StartedAgent) -> None:
         self._check_wanted()
-        if agent.stdin is None:
-            raise DriverNotStarted(f"the agent of the driver of job {self.launch.job_id} has no standard input")
-        self._child = agent
-        with contextlib.suppress(OSError):
-            agent.stdin.write(BEGIN)
-            await agent.stdin.drain()
-        agent.stdin.close()
+        self._child = agent.child
+        await agent.begin(self._spec)
 
-    async def _open_network(self, attachments: socket.socket | None) -> None:
-        """Open its network and serve attachments over ``attachments``; None: it shares the machine's network."""
-        if attachments is None:
+    async def _open_network(self, agent: StartedAgent) -> None:
+        """Open its network and serve the agent's attachments; without networks, it shares the machine's."""
+        if agent.attachments is None:
             return
-        try:
-            await self._join_network()
-        except BaseException:
-            attachments.close()
-            raise
+        await self._join_network()
         if self._network is not None:
-            AttachmentServer(self._network, attachments)  # the event loop holds it
+            AttachmentServer(self._network, agent.attachments)  # the event loop holds it
+            agent.attachments = None
 
     def _write_spec(self, attachments: int) -> None:
         launch = self.launch

@@ -30,8 +30,8 @@ from sluice.runtime.rpc import MailboxFull, RpcEndpoint, RpcTimeout
 from sluice.runtime.spark.jvm import DRIVER_LISTENS
 from sluice.runtime.taskmanager.errors import AllocationUnknown, DriverNotStarted, SlotNotAvailable
 from sluice.runtime.taskmanager.networks import NetworkOwner, Networks
+from sluice.runtime.taskmanager.processes.agent import LOG_FILES
 from sluice.runtime.taskmanager.processes.driver import (
-    LOG_FILES,
     DriverHome,
     HostedDriver,
     JoinDriver,

@@ -19,7 +19,8 @@ from sluice.runtime.node.log_files import (
     shorten_log,
 )
 from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox
-from sluice.runtime.taskmanager.processes.driver import LOG_FILES, clean_driver_directory
+from sluice.runtime.taskmanager.processes.agent import LOG_FILES
+from sluice.runtime.taskmanager.processes.driver import clean_driver_directory
 from sluice.runtime.taskmanager.processes.executor import ExecutorProcess, clean_executor_directory
 from sluice.runtime.taskmanager.waiting.executor import STREAMS
 
