@@ -136,8 +136,9 @@ class ZooKeeperElection:
         self._session = session
         session.start()
         while not session.connected:
+            self._check_session()  # kazoo's thread has ended, as after a failed authentication
             self._moved.clear()
-            if not session.connected:
+            if not (session.connected or self._over):
                 await self._moved.wait()
         await self._prepare(session)
         latch = await self._queue_up(session)

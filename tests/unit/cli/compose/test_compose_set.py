@@ -39,8 +39,9 @@ def test_the_set_in_the_source_tree_is_the_one_of_the_defaults() -> None:
 
 
 def test_only_envoy_waits_for_dns_servers_outside() -> None:
-    patient = {name for name, each in services(render_compose(ComposeSet())).items() if not each["dns_opt"]}
-    with_way_out = {name for name, each in services(render_compose(ComposeSet())).items() if "front" in each["networks"]}
+    found = services(render_compose(ComposeSet()))
+    patient = {name for name, each in found.items() if not each["dns_opt"]}
+    with_way_out = {name for name, each in found.items() if "front" in each["networks"]}
     assert patient == with_way_out == {"envoy"}
 
 

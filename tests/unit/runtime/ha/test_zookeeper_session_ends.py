@@ -1,0 +1,46 @@
+"""A candidate whose session ends before it is connected, because kazoo's thread has ended, begins another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.core import end_tasks
+from sluice.pki import Role
+from sluice.runtime.ha import zookeeper
+from sluice.runtime.ha.config import HaConfig
+from sluice.runtime.ha.zookeeper_client import LOST
+from tests.hostile import TestPki
+from tests.waiting import until
+
+
+class DeadSession:
+    """Ends as soon as it is started, as one does whose authentication failed."""
+
+    made = 0
+    connected = False
+
+    def __init__(self, *arguments: Any) -> None:
+        self._changed: Callable[[str], None] = arguments[-1]
+        DeadSession.made += 1
+
+    def start(self) -> None:
+        asyncio.get_running_loop().call_soon(self._changed, LOST)
+
+    async def close(self) -> None: ...
+
+
+async def test_a_session_that_never_connects_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zookeeper, "ZooKeeperSession", DeadSession)
+    monkeypatch.setattr(zookeeper, "RETRY_SECONDS", 0.01)
+    identity = TestPki(tmp_path).process(Role.JOBMANAGER)
+    election = zookeeper.ZooKeeperElection(HaConfig(), identity)
+    electing = asyncio.create_task(election.elect(lambda: None))
+    try:
+        await until(lambda: DeadSession.made >= 3)
+    finally:
+        await end_tasks(electing)
