@@ -48,11 +48,11 @@ def start_ticks(pid: int) -> str:
 
 
 def _of_job(processes: Iterable[psutil.Process], job_id: str) -> frozenset[int]:
-    """The processes of a job: those that name it in their command lines, and their descendants."""
+    """The processes of a job: those that name it in their command line or run in its directory, and descendants."""
     found: set[int] = set()
     for process in processes:
         with contextlib.suppress(psutil.Error):
-            if job_id and any(job_id in argument for argument in process.cmdline()):
+            if job_id and any(job_id in each for each in (*process.cmdline(), process.cwd())):
                 found |= {process.pid, *(child.pid for child in process.children(recursive=True))}
     return frozenset(found)
 

@@ -213,7 +213,7 @@ def awaited_spec(path: Path) -> DriverSpec:
 
 
 def spare_spec() -> DriverSpec:
-    """Wait as a spare agent until the TaskManager tells the path of the spec, enter its directory, and read it.
+    """Wait as a spare agent until the TaskManager tells the path of the spec, and read it.
 
     Raises:
         DriverFailed: the line is not a path.
@@ -223,9 +223,13 @@ def spare_spec() -> DriverSpec:
     line = sys.stdin.buffer.readline(MAX_PATH_BYTES)
     if not line.endswith(b"\n"):
         raise DriverFailed(f"the path of the spec is cut off, or has more than {MAX_PATH_BYTES} bytes")
-    path = Path(os.fsdecode(line.removesuffix(b"\n")))
-    os.chdir(path.parent)
-    return DriverSpec.read(path)
+    return _enter(Path(os.fsdecode(line.removesuffix(b"\n"))))
+
+
+def _enter(spec: Path) -> DriverSpec:
+    """Make the driver's directory the working directory, which shows whose agent this is, and read its spec."""
+    os.chdir(spec.parent)
+    return DriverSpec.read(spec)
 
 
 async def wait_for_driver(spec: WaitingSpec) -> int:
@@ -235,7 +239,7 @@ async def wait_for_driver(spec: WaitingSpec) -> int:
     try:
         await waiting.start()
         told = await _told_path(waiting)
-        return 0 if told is None else await run_driver(DriverSpec.read(told), waiting)
+        return 0 if told is None else await run_driver(_enter(told), waiting)
     finally:
         await waiting.end()
         remove_temp_dir(waiting.temp)

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -77,7 +78,8 @@ class Killer:
             return [each for each in masters if leader and (has_words(each, (leader,)) is (kind is Kind.LEADER))]
         if kind is Kind.DRIVER_PYTHON:
             return [each for each in self._with((self.script,)) if not has_words(each, ("submit",))]
-        return self._with(WORDS[kind])
+        found = self._with(WORDS[kind])
+        return [each for each in found if _has_job(each)] if kind is Kind.DRIVER_AGENT else found
 
     def _leader(self) -> str:
         """The name of the JobManager that leads."""
@@ -94,6 +96,13 @@ def has_words(process: psutil.Process, words: Sequence[str]) -> bool:
     except psutil.Error:
         return False
     return all(any(argument.endswith(word) for argument in line) for word in words)
+
+
+def _has_job(agent: psutil.Process) -> bool:
+    """Whether a driver agent runs a driver: the spare one runs in another directory."""
+    with contextlib.suppress(psutil.Error):
+        return "jobs" in Path(agent.cwd()).parts
+    return False
 
 
 def patiently(ask: Callable[[], Any]) -> Callable[[], Any]:

@@ -11,6 +11,7 @@ import msgspec
 import psutil
 import pytest
 
+from sluice.runtime.taskmanager import AGENT
 from tests.system.ha.ensemble import Ensemble
 from tests.system.ha.test_zookeeper_failover import TAKEOVER_SECONDS, leader_seen_by
 from tests.system.ha.world import World, eventually
@@ -46,12 +47,8 @@ async def finished(world: World, job_id: str, at: str) -> int:
 
 def drivers_of(job_id: str) -> set[int]:
     """The processes of driver agents of a job."""
-    running = psutil.process_iter(["pid", "cmdline"])
-    return {each.info["pid"] for each in running if any(_spec_of(job_id, a) for a in each.info["cmdline"] or ())}
-
-
-def _spec_of(job_id: str, argument: str) -> bool:
-    return job_id in argument and argument.endswith("driver.json")
+    agents = (each for each in psutil.process_iter(["cmdline", "cwd"]) if AGENT[-1] in (each.info["cmdline"] or ()))
+    return {each.pid for each in agents if job_id in (each.info["cwd"] or "")}
 
 
 async def test_the_result_is_that_of_a_clean_run(machines: World, ensemble: Ensemble) -> None:
