@@ -140,6 +140,7 @@ test-compose: $(VENV) compose-image ## the cluster of containers, audited, kille
 
 bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.startup
+	$(PY) -m benchmarks.busy_pool
 	$(PY) -m benchmarks.spark_tls
 	$(PY) -m benchmarks.isolation
 	$(PY) -m benchmarks.issuance

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.core import make_private_directory, remove_untrusted
+from sluice.core import SluiceError, make_private_directory, remove_untrusted
 from sluice.runtime.job_network import attachment_sockets
 from sluice.runtime.messages import DRIVER_LOGS
 from sluice.runtime.node import ChildProcess, can_return, kill_processes_below, open_log
@@ -160,16 +160,19 @@ class SpareAgent:
             while True:
                 pause = await self._keep()
                 await asyncio.sleep(pause)
+        except (SluiceError, OSError):
+            _LOG.exception("no spare driver agent from now on; each driver's agent is started with it")
         finally:
             await self.close()
 
     async def _keep(self) -> float:
         """Start one, and return when it was taken or has ended: the seconds until the next start."""
         self._taken.clear()
-        directory = make_private_directory(self._parent / secrets.token_hex(8))
+        directory = self._parent / secrets.token_hex(8)
         try:
+            make_private_directory(directory)
             agent = self._agent = await StartedAgent.start(self._argv, directory, networked=self._networked, spare=True)
-        except OSError as error:
+        except (SluiceError, OSError) as error:
             _LOG.warning("no spare driver agent: %s; drivers start without it", error)
             self._remove(directory)
             return RETRY_SECONDS

@@ -147,6 +147,14 @@ async def test_an_agent_that_cannot_be_started_is_no_harm(tmp_path: Path) -> Non
         assert (await child.wait()).code == 0
 
 
+async def test_where_no_spare_agent_can_be_kept_drivers_start_without_it(tmp_path: Path) -> None:
+    spare = spare_in(tmp_path)
+    (tmp_path / DIRECTORY).rmdir()
+    await asyncio.wait_for(spare.run(), 30)
+    child = await Driver(tmp_path, spare).start()
+    assert (await child.wait()).code == 0
+
+
 @pytest.mark.parametrize("told", [b"", b"/some/where", b"x" * 10_000 + b"\n"])
 def test_a_spare_agent_that_is_told_no_path_ends(told: bytes) -> None:
     ended = subprocess.run(
