@@ -70,7 +70,7 @@ object Agent {
     *
     * The job must have arrived, and its settings must be set as system properties.
     */
-  private[sluice] def admit(): Unit = synchronized {
+  private[sluice] def loadAwaitedIdentity(): Unit = synchronized {
     try {
       if (awaited.isEmpty) throw new IllegalStateException("this JVM does not wait for an identity")
       val directory = awaited
@@ -105,7 +105,7 @@ object Agent {
   private def begin(arguments: String): Unit = {
     SSLContext.getInstance(SluiceProvider.Algorithm).init(null, null, null)
     UserName.provide()
-    new Watcher(identity, reports.fold(UseReport.beside(Paths.get(arguments)))(UseReport.in)).start()
+    new Watcher(identity, reports.fold(UseReport.forIdentity(Paths.get(arguments)))(UseReport.in)).start()
   }
 
   private def reports: Option[Path] = Option(System.getProperty("sluice.reports")).map(Paths.get(_))

@@ -25,7 +25,7 @@ object Connections {
       case None         => throw new IllegalStateException("a Spark channel does not use mutual TLS")
     }
 
-  /** Watches `channel` until it is closed. [[endRevoked]] closes it when `revocation` returns a reason. */
+  /** Watches `channel` until it is closed. [[closeRevoked]] closes it when `revocation` returns a reason. */
   private[tls] def watch(channel: Channel, revocation: () => Option[String]): Unit = {
     open.put(channel, revocation)
     channel.closeFuture().addListener(new ChannelFutureListener {
@@ -37,7 +37,7 @@ object Connections {
   def size: Int = open.size
 
   /** Closes the connections whose peer was revoked, idle or not. */
-  private[tls] def endRevoked(): Unit = open.forEach { (channel, revocation) =>
+  private[tls] def closeRevoked(): Unit = open.forEach { (channel, revocation) =>
     revocation().foreach { reason =>
       Log.line(s"an idle connection is ended: $reason")
       try channel.eventLoop().execute(() => end(channel))

@@ -101,7 +101,7 @@ private[tls] object Guard {
     method.visitInsn(Opcodes.ATHROW)
   }
   /** Passes the first argument, a channel, to [[Connections.opened]] before the method returns. */
-  private val told: Change = { method =>
+  private val registerChannel: Change = { method =>
     new MethodVisitor(Opcodes.ASM9, method) {
       override def visitInsn(opcode: Int): Unit = {
         if (opcode == Opcodes.ARETURN) {
@@ -130,7 +130,7 @@ private[tls] object Guard {
   }
 
   /** Replaces Spark's web server with one that has no TCP listener. */
-  private val unheard: Change = replaced { method =>
+  private val replaceWebServer: Change = replaced { method =>
     method.visitVarInsn(Opcodes.ALOAD, 4) // the configuration
     method.visitVarInsn(Opcodes.ALOAD, 5) // the server's name
     method.visitMethodInsn(
@@ -156,14 +156,14 @@ private[tls] object Guard {
   }
 
   /** Spark's servers do not listen and report port 1, which an unprivileged process cannot use. */
-  private val unlistened: Change = withIdentity { method =>
+  private val preventListening: Change = withIdentity { method =>
     method.visitVarInsn(Opcodes.ALOAD, 0)
     method.visitInsn(Opcodes.ICONST_1)
     method.visitFieldInsn(Opcodes.PUTFIELD, Servers, "port", "I")
     method.visitInsn(Opcodes.RETURN)
   }
 
-  private val unconnected: Change = withIdentity { method =>
+  private val preventConnecting: Change = withIdentity { method =>
     method.visitInsn(Opcodes.ACONST_NULL)
     method.visitInsn(Opcodes.ATHROW)
   }
@@ -190,12 +190,12 @@ private[tls] object Guard {
       "initNettySslContexts(Lorg/apache/spark/network/ssl/SSLFactory$Builder;)V" -> forbidden),
     "org/apache/spark/network/TransportContext" -> Map(
       ("initializePipeline(Lio/netty/channel/socket/SocketChannel;Lorg/apache/spark/network/server/RpcHandler;Z)" +
-        "Lorg/apache/spark/network/server/TransportChannelHandler;") -> told),
-    Servers -> Map("init(Ljava/lang/String;I)V" -> unlistened),
-    s"${Clients}Factory" -> Map(s"createClient(Ljava/net/InetSocketAddress;)L$Clients;" -> unconnected),
+        "Lorg/apache/spark/network/server/TransportChannelHandler;") -> registerChannel),
+    Servers -> Map("init(Ljava/lang/String;I)V" -> preventListening),
+    s"${Clients}Factory" -> Map(s"createClient(Ljava/net/InetSocketAddress;)L$Clients;" -> preventConnecting),
     "org/apache/spark/ui/JettyUtils$" -> Map(
       ("startJettyServer(Ljava/lang/String;ILorg/apache/spark/SSLOptions;Lorg/apache/spark/SparkConf;Ljava/lang/String;I)" +
-        "Lorg/apache/spark/ui/ServerInfo;") -> unheard),
+        "Lorg/apache/spark/ui/ServerInfo;") -> replaceWebServer),
     GrpcServers -> Map(
       "buildTransportServers(Ljava/util/List;)Lorg/sparkproject/connect/grpc/netty/NettyServer;" -> secured))
 

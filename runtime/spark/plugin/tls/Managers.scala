@@ -16,14 +16,14 @@ private[tls] final class PeerTrustManager(identity: Identity, peersOf: Generatio
   override def checkClientTrusted(chain: Array[X509Certificate], authType: String, engine: SSLEngine): Unit = {
     val generation = identity.current
     generation.authorities.checkClientTrusted(chain, authType, engine)
-    peersOf(generation).admit(chain.head, Peers.ClientAuth)
+    peersOf(generation).verify(chain.head, Peers.ClientAuth)
     refuseRevoked(chain.head)
   }
 
   override def checkServerTrusted(chain: Array[X509Certificate], authType: String, engine: SSLEngine): Unit = {
     val generation = identity.current
     generation.authorities.checkServerTrusted(chain, authType, engine)
-    peersOf(generation).admit(chain.head, Peers.ServerAuth)
+    peersOf(generation).verify(chain.head, Peers.ServerAuth)
     refuseRevoked(chain.head)
   }
 
@@ -37,8 +37,8 @@ private[tls] final class PeerTrustManager(identity: Identity, peersOf: Generatio
   }
 
   /** Verifies the peer of a finished handshake again and returns its SPIFFE ID. */
-  def admitFinished(leaf: X509Certificate, peerIsClient: Boolean): String = {
-    val id = peersOf(identity.current).admit(leaf, if (peerIsClient) Peers.ClientAuth else Peers.ServerAuth)
+  def verifyAfterHandshake(leaf: X509Certificate, peerIsClient: Boolean): String = {
+    val id = peersOf(identity.current).verify(leaf, if (peerIsClient) Peers.ClientAuth else Peers.ServerAuth)
     refuseRevoked(leaf)
     id
   }

@@ -25,7 +25,7 @@ private[tls] final class PeerCheck(trust: PeerTrustManager, evidence: Evidence) 
       }
       val lists = trust.revocations
       val shown = leaf(session.getPeerCertificates)
-      val peer = trust.admitFinished(shown, peerIsClient = !dialed)
+      val peer = trust.verifyAfterHandshake(shown, peerIsClient = !dialed)
       listsSeen = lists
       peerLeaf = shown
       evidence.record(

@@ -12,7 +12,7 @@ private[sluice] final class Peers(patterns: Seq[Pattern]) {
     *
     * @param usage the extended key usage that the peer needs for its role in the handshake
     */
-  def admit(leaf: X509Certificate, usage: String): String = {
+  def verify(leaf: X509Certificate, usage: String): String = {
     // 1. Not a CA certificate, and valid for this role in the handshake (RFC 5280, 4.2.1.9 and 4.2.1.12).
     if (leaf.getBasicConstraints != -1) throw new CertificateException("the peer shows a CA certificate as its own")
     val usages = leaf.getExtendedKeyUsage

@@ -39,7 +39,7 @@ private[tls] object RevocationList {
   }
 
   /** Validates an untrusted CRL by the rules of `pki/revocation/crl.py`; throws CRLException if it is invalid. */
-  def judge(crl: X509CRL, anchors: Seq[X509Certificate], now: Date): RevocationList = {
+  def validate(crl: X509CRL, anchors: Seq[X509Certificate], now: Date): RevocationList = {
     val issuer = crl.getIssuerX500Principal.getName
     // 1. Signed by a trusted authority whose key usage has cRLSign.
     val signer = anchors.find(signed(crl, _)).getOrElse {
@@ -65,7 +65,7 @@ private[tls] object RevocationList {
   def expired(nextUpdate: Date, now: Date): Boolean = now.getTime > nextUpdate.getTime + Grace
 
   /** Whether an entry of a delta CRL removes a certificate from the CRL. Only a certificate on hold can be removed. */
-  def takesOff(entry: X509CRLEntry): Boolean = entry.getRevocationReason == CRLReason.REMOVE_FROM_CRL
+  def isRemoval(entry: X509CRLEntry): Boolean = entry.getRevocationReason == CRLReason.REMOVE_FROM_CRL
   def onHold(entry: X509CRLEntry): Boolean = entry.getRevocationReason == CRLReason.CERTIFICATE_HOLD
 
   private def signed(crl: X509CRL, anchor: X509Certificate): Boolean =

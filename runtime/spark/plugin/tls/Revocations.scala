@@ -40,15 +40,15 @@ private[tls] final class Revocations private (lists: Map[X500Principal, Revocati
     * Throws CRLException if `pem` cannot be parsed.
     */
   def updated(pem: Array[Byte], anchors: Seq[X509Certificate], now: Date): (Revocations, Seq[String]) = {
-    val judged = RevocationList.parse(pem).map(crl => Try(RevocationList.judge(crl, anchors, now)))
+    val validated = RevocationList.parse(pem).map(crl => Try(RevocationList.validate(crl, anchors, now)))
     // Complete CRLs first: a delta CRL may precede its base in the file.
-    val good = judged.flatMap(_.toOption).sortBy(list => (list.isDelta, list.number))
+    val good = validated.flatMap(_.toOption).sortBy(list => (list.isDelta, list.number))
     val newest = good.groupMapReduce(_.issuer)(_.number)(_.max(_))
     val (merged, refused) = good.foldLeft((lists, Vector.empty[String])) { case ((known, problems), list) =>
       try (known.updated(list.issuer, merge(known.get(list.issuer), list, newest(list.issuer))), problems)
       catch { case error: CRLException => (known, problems :+ error.getMessage) }
     }
-    (new Revocations(merged), judged.flatMap(_.failed.toOption).map(_.toString) ++ refused)
+    (new Revocations(merged), validated.flatMap(_.failed.toOption).map(_.toString) ++ refused)
   }
 }
 
@@ -62,12 +62,14 @@ private[tls] object Revocations {
   private final class InUse(
       complete: RevocationList, val newest: RevocationList, val nextUpdate: Date, changes: Map[BigInteger, X509CRLEntry]) {
     def entry(serial: BigInteger): Option[X509CRLEntry] =
-      changes.get(serial).orElse(Option(complete.crl.getRevokedCertificate(serial))).filterNot(RevocationList.takesOff)
+      changes.get(serial).orElse(Option(complete.crl.getRevokedCertificate(serial))).filterNot(RevocationList.isRemoval)
 
     def changedBy(delta: RevocationList): InUse = {
       val entries: Iterable[X509CRLEntry] = Option(delta.crl.getRevokedCertificates).toSeq.flatMap(_.asScala)
       // A revoked certificate stays revoked, unless it was on hold.
-      val counting = entries.filter(each => !RevocationList.takesOff(each) || entry(each.getSerialNumber).exists(RevocationList.onHold))
+      val counting = entries.filter { each =>
+        !RevocationList.isRemoval(each) || entry(each.getSerialNumber).exists(RevocationList.onHold)
+      }
       val earlier = if (nextUpdate.before(delta.crl.getNextUpdate)) nextUpdate else delta.crl.getNextUpdate
       new InUse(complete, delta, earlier, changes ++ counting.map(each => each.getSerialNumber -> each))
     }

@@ -22,16 +22,16 @@ private[tls] final class UseReport private (report: Path) {
 
   private val process = ProcessHandle.current()
   private val staged = report.resolveSibling(s".${report.getFileName}.jvm.tmp")
-  private var told: Loaded = _
+  private var reported: Loaded = _
   private var failed = false
   private var ended = false
 
   /** Writes the report, unless the file exists and already describes `loaded`. */
-  def tell(loaded: Loaded): Unit = synchronized {
-    if (!ended && ((loaded ne told) || !Files.exists(report))) {
+  def writeIfChanged(loaded: Loaded): Unit = synchronized {
+    if (!ended && ((loaded ne reported) || !Files.exists(report))) {
       try {
         write(content(loaded))
-        told = loaded
+        reported = loaded
         failed = false
       } catch {
         case NonFatal(error) =>
@@ -41,7 +41,7 @@ private[tls] final class UseReport private (report: Path) {
     }
   }
 
-  /** Removes the report at a clean exit of the process. Later calls of [[tell]] write nothing. */
+  /** Removes the report at a clean exit of the process. Later calls of [[writeIfChanged]] write nothing. */
   def remove(): Unit = synchronized {
     ended = true
     try Files.deleteIfExists(report)
@@ -79,7 +79,7 @@ private[tls] final class UseReport private (report: Path) {
 
 private[tls] object UseReport {
   /** `in-use/<pid>.json` of the identity directory. */
-  def beside(identity: Path): UseReport =
+  def forIdentity(identity: Path): UseReport =
     new UseReport(identity.resolve("in-use").resolve(s"${ProcessHandle.current().pid}.json"))
 
   /** `in-use.json` in a directory that belongs to this process only. */

@@ -24,8 +24,8 @@ private[tls] final class Watcher(identity: Identity, report: UseReport) extends 
 
   private def look(): Unit =
     try {
-      report.tell(identity.look())
-      Connections.endRevoked()
+      report.writeIfChanged(identity.look())
+      Connections.closeRevoked()
       complaint = ""
     } catch {
       case NonFatal(error) =>

@@ -32,7 +32,7 @@ object WaitingRoom {
     val job = await()
     Environment.become(entries(job.path("environment")))
     entries(job.path("properties")).foreach { case (name, value) => System.setProperty(name, value) }
-    Agent.admit()
+    Agent.loadAwaitedIdentity()
     Files.delete(ready) // this process no longer waits
     start(job.path("main").asText, job.path("arguments").elements.asScala.map(_.asText).toArray)
   }

@@ -78,8 +78,8 @@ object WarmUp {
     FileSystem.closeAll()
     UserGroupInformation.reset()
     Utils.clearLocalRootDirs()
-    again(SparkHadoopUtil)
-    again(ArtifactManager)
+    resetLazyValues(SparkHadoopUtil)
+    resetLazyValues(ArtifactManager)
     Seq(AdaptiveSparkPlanExec, ResultQueryStageExec).foreach(endThreads)
     awaitEventLoops()
     // Event loops notify this executor of their termination.
@@ -89,16 +89,16 @@ object WarmUp {
     LogManager.getContext(false).asInstanceOf[LoggerContext].reconfigure() // undoes setRootLevel(OFF)
   }
 
-  /** Resets the lazy values of `lazily`, so that they are computed again from the job's settings. */
-  private def again(lazily: AnyRef): Unit = {
-    val made = lazily.getClass.getDeclaredField("bitmap$0")
+  /** Resets the lazy values of `owner`, so that they are computed again from the job's settings. */
+  private def resetLazyValues(owner: AnyRef): Unit = {
+    val made = owner.getClass.getDeclaredField("bitmap$0")
     made.setAccessible(true)
-    if (made.getType == classOf[Boolean]) made.setBoolean(lazily, false) else made.setByte(lazily, 0)
+    if (made.getType == classOf[Boolean]) made.setBoolean(owner, false) else made.setByte(owner, 0)
   }
 
   /** Ends the idle pool threads, which would otherwise keep the warm-up's session alive for a minute. */
   private def endThreads(owner: AnyRef): Unit = {
-    val pool = asked(asked(owner, "executionContext"), "executor").asInstanceOf[ThreadPoolExecutor]
+    val pool = invokeGetter(invokeGetter(owner, "executionContext"), "executor").asInstanceOf[ThreadPoolExecutor]
     val kept = pool.getKeepAliveTime(TimeUnit.NANOSECONDS)
     pool.setKeepAliveTime(1, TimeUnit.NANOSECONDS)
     val until = System.nanoTime + TimeUnit.SECONDS.toNanos(EndSeconds)
@@ -118,5 +118,5 @@ object WarmUp {
     }
   }
 
-  private def asked(whom: AnyRef, name: String): AnyRef = whom.getClass.getMethod(name).invoke(whom)
+  private def invokeGetter(target: AnyRef, name: String): AnyRef = target.getClass.getMethod(name).invoke(target)
 }

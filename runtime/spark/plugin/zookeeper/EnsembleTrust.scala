@@ -6,25 +6,25 @@ import javax.net.ssl.{SSLEngine, X509ExtendedTrustManager}
 
 import io.sluice.tls.Peers
 
-/** Trusts peers, clients and servers alike, that the authorities certify and that `peers` admits. */
+/** Trusts peers, clients and servers alike, that the authorities certify and that `peers` accepts. */
 private[zookeeper] final class EnsembleTrust(authorities: X509ExtendedTrustManager, peers: Peers)
     extends X509ExtendedTrustManager {
 
   override def checkClientTrusted(chain: Array[X509Certificate], authType: String, socket: Socket): Unit = {
     authorities.checkClientTrusted(chain, authType, socket)
-    peers.admit(chain.head, Peers.ClientAuth)
+    peers.verify(chain.head, Peers.ClientAuth)
   }
   override def checkServerTrusted(chain: Array[X509Certificate], authType: String, socket: Socket): Unit = {
     authorities.checkServerTrusted(chain, authType, socket)
-    peers.admit(chain.head, Peers.ServerAuth)
+    peers.verify(chain.head, Peers.ServerAuth)
   }
   override def checkClientTrusted(chain: Array[X509Certificate], authType: String, engine: SSLEngine): Unit = {
     authorities.checkClientTrusted(chain, authType, engine)
-    peers.admit(chain.head, Peers.ClientAuth)
+    peers.verify(chain.head, Peers.ClientAuth)
   }
   override def checkServerTrusted(chain: Array[X509Certificate], authType: String, engine: SSLEngine): Unit = {
     authorities.checkServerTrusted(chain, authType, engine)
-    peers.admit(chain.head, Peers.ServerAuth)
+    peers.verify(chain.head, Peers.ServerAuth)
   }
 
   // A peer cannot be verified without its connection.
