@@ -22,7 +22,7 @@ private[sluice] abstract class Connection(val worker: WorkerAddress, direction: 
   private val ready = new CompletableFuture[Frame]()
   @volatile private var channel: Channel = _
   @volatile private var failure: Throwable = _
-  @volatile private var mayStay: () => Option[String] = () => None
+  @volatile private var revocationReason: () => Option[String] = () => None
 
   /** Connects and waits for the worker's HELLO response; throws [[WorkerFailure]] if that fails. */
   def open(loops: EventLoopGroup, timeoutMillis: Long): this.type = {
@@ -57,7 +57,7 @@ private[sluice] abstract class Connection(val worker: WorkerAddress, direction: 
   private def secure(): Unit = ShuffleTls.secure(channel, worker.name, {
     case Left(error) => ended(error)
     case Right(revocation) =>
-      mayStay = revocation
+      revocationReason = revocation
       channel.writeAndFlush(Wire.hello(direction))
   })
 
@@ -71,7 +71,7 @@ private[sluice] abstract class Connection(val worker: WorkerAddress, direction: 
 
   def send(frame: ByteBuf): Unit = write(frame)
 
-  final override def received(frame: Frame): Unit = mayStay() match {
+  final override def received(frame: Frame): Unit = revocationReason() match {
     case Some(reason) =>
       frame.release()
       ended(new WorkerFailure(reason))

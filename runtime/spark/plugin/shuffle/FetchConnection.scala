@@ -5,8 +5,8 @@ import java.util.concurrent.{ConcurrentHashMap, LinkedBlockingQueue, TimeUnit}
 import io.netty.buffer.ByteBuf
 
 /** Receives the responses to one request. Called on the event loop: must not block. */
-private[sluice] trait Answered {
-  def room: Room
+private[sluice] trait ResponseListener {
+  def creditLimit: CreditLimit
 
   /** Handles a frame and owns it. */
   def offer(frame: Frame): Unit
@@ -15,7 +15,7 @@ private[sluice] trait Answered {
 
 /** The connection for the fetches of all reduce tasks from one worker. */
 private[sluice] final class FetchConnection(worker: WorkerAddress) extends Connection(worker, "fetch") {
-  private val open = new ConcurrentHashMap[Int, Answered]()
+  private val open = new ConcurrentHashMap[Int, ResponseListener]()
 
   override protected def begin(hello: Frame): Unit = ()
 
@@ -26,11 +26,11 @@ private[sluice] final class FetchConnection(worker: WorkerAddress) extends Conne
     request
   }
 
-  /** Sends a frame. `answered` receives the responses with the number `request`. */
-  def ask(request: Int, answered: Answered)(frame: => ByteBuf): Unit = {
-    open.put(request, answered)
+  /** Sends a frame. `listener` receives the responses with the number `request`. */
+  def ask(request: Int, listener: ResponseListener)(frame: => ByteBuf): Unit = {
+    open.put(request, listener)
     failed match {
-      case Some(cause) => answered.fail(cause)
+      case Some(cause) => listener.fail(cause)
       case None        => send(frame)
     }
   }
@@ -57,7 +57,7 @@ private[sluice] final class FetchConnection(worker: WorkerAddress) extends Conne
 
   /** Grants the worker credit for `bytes` more of a request. `maps`: how many maps a follower has read so far. */
   def grant(request: Int, bytes: Long, maps: Int = 0): Unit = {
-    Option(open.get(request)).foreach(_.room.grant(bytes))
+    Option(open.get(request)).foreach(_.creditLimit.grant(bytes))
     send(Wire.bare(allocator, Wire.Kind.Credit, request = request, count = maps, extra = bytes))
   }
 
@@ -65,7 +65,7 @@ private[sluice] final class FetchConnection(worker: WorkerAddress) extends Conne
     case Wire.Kind.Data | Wire.Kind.End | Wire.Kind.Maps | Wire.Kind.MapsSent | Wire.Kind.Error =>
       val request = open.get(frame.request)
       if (request == null) frame.release() // the request was cancelled
-      else if (request.room.admits(frame)) request.offer(frame)
+      else if (request.creditLimit.tryAdd(frame)) request.offer(frame)
       else {
         frame.release()
         ended(new WorkerFailure(s"${worker.name} sends more than it was given credit for"))
@@ -80,8 +80,8 @@ private[sluice] final class FetchConnection(worker: WorkerAddress) extends Conne
 
 /** One FETCH request and its received frames. Used by one task. */
 private[sluice] final class FetchRequest(connection: FetchConnection, val number: Int, credit: Long)
-    extends Answered {
-  override val room = new Room(credit)
+    extends ResponseListener {
+  override val creditLimit = new CreditLimit(credit)
   private val arrived = new LinkedBlockingQueue[Either[WorkerFailure, Frame]]()
   private var consumed = 0L
   @volatile private var over = false
@@ -113,7 +113,7 @@ private[sluice] final class FetchRequest(connection: FetchConnection, val number
       }
     }
     val frame = found.fold(throw _, identity)
-    room.taken(frame)
+    creditLimit.remove(frame)
     frame
   }
 

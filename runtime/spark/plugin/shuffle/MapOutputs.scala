@@ -16,7 +16,7 @@ private[sluice] final class MapOutputs(
   val holders: Seq[WorkerAddress] = Workers.prefer(OutputLocations.known(allocation, Location.workers(location)))
 
   /** Requests the current workers from the driver and returns those that are not in [[holders]]. */
-  def moved(): Seq[WorkerAddress] =
+  def locateNewHolders(): Seq[WorkerAddress] =
     OutputLocations.ask(allocation, shuffleId, Location.workers(location)).filterNot(holders.contains)
 
   /** The blocks that a reader must receive if the shuffle is sealed. */

@@ -87,7 +87,7 @@ private[sluice] final class MapPusher(
     var failure: WorkerFailure = null
     // All addresses in the handle may be outdated: then ask the driver for the current ones.
     val next = candidates.iterator ++
-      Iterator.single(()).flatMap(_ => if (targets.isEmpty && announced.isEmpty) elsewhere() else Nil)
+      Iterator.single(()).flatMap(_ => if (targets.isEmpty && announced.isEmpty) relocatedCandidates() else Nil)
     while (targets.size < replicas && next.hasNext) {
       val worker = next.next()
       try targets += new Target(Workers.get.pushTo(worker))
@@ -103,7 +103,7 @@ private[sluice] final class MapPusher(
     }
   }
 
-  private def elsewhere(): Seq[WorkerAddress] =
+  private def relocatedCandidates(): Seq[WorkerAddress] =
     OutputLocations.ask(allocation, shuffleId, allocation.workers.toSeq.map(_.name)).distinct
       .filter(found => allocation.named(found.name).nonEmpty && !candidates.contains(found))
 

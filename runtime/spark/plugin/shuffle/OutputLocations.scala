@@ -22,7 +22,7 @@ private[sluice] object OutputLocations extends Logging {
   private val Endpoint = "sluice-output-locations"
 
   /** Known locations by shuffle number and worker name, shared by all tasks of this process. */
-  private val moved = new ConcurrentHashMap[(Int, String), Seq[WorkerAddress]]()
+  private val knownLocations = new ConcurrentHashMap[(Int, String), Seq[WorkerAddress]]()
 
   @volatile private var servedBy: RpcEnv = _
 
@@ -45,7 +45,9 @@ private[sluice] object OutputLocations extends Logging {
 
   /** The locations of the outputs of the workers `names`, as far as this process knows them. */
   def known(allocation: Allocation, names: Seq[String]): Seq[WorkerAddress] =
-    names.flatMap(name => Option(moved.get((allocation.shuffleNumber, name))).getOrElse(allocation.named(name).toSeq))
+    names.flatMap { name =>
+      Option(knownLocations.get((allocation.shuffleNumber, name))).getOrElse(allocation.named(name).toSeq)
+    }
 
   /** Requests the current locations from the driver; empty if the driver cannot locate them. */
   def ask(allocation: Allocation, shuffleId: Int, names: Seq[String]): Seq[WorkerAddress] =
@@ -53,7 +55,7 @@ private[sluice] object OutputLocations extends Logging {
       val env = SparkEnv.get
       val found = RpcUtils.makeDriverRef(Endpoint, env.conf, env.rpcEnv).askSync[Seq[OutputLocation]](LocateShuffle(shuffleId))
       found.groupBy(_.pushedTo).foreach { case (worker, locations) =>
-        moved.put((allocation.shuffleNumber, worker), locations.map(_.address))
+        knownLocations.put((allocation.shuffleNumber, worker), locations.map(_.address))
       }
       known(allocation, names)
     } catch {
@@ -64,5 +66,5 @@ private[sluice] object OutputLocations extends Logging {
     }
 
   /** Clears the cached locations. */
-  def forgetAll(): Unit = moved.clear()
+  def forgetAll(): Unit = knownLocations.clear()
 }

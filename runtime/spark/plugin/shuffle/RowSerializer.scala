@@ -17,7 +17,7 @@ private[sluice] object RowSerializer {
   }.toMap
 
   /** Whether rows can be written without `serializer`. If not, Spark's own writers use it. */
-  def isOne(serializer: Serializer): Boolean = serializer.isInstanceOf[UnsafeRowSerializer] && fields.size == 2
+  def supports(serializer: Serializer): Boolean = serializer.isInstanceOf[UnsafeRowSerializer] && fields.size == 2
 
   def fieldCount(serializer: Serializer): Int = fields("numFields").getInt(serializer)
 

@@ -62,7 +62,7 @@ private[sluice] final class RowWriter[K, V](
     else {
       val at = filled(partition)
       val buffer = if (buffers(partition) != null && at + needed <= buffers(partition).length) buffers(partition)
-        else roomier(partition, needed)
+        else bufferWithRoom(partition, needed)
       val to = Platform.BYTE_ARRAY_OFFSET + filled(partition)
       Platform.putInt(buffer, to.toLong, size)
       Platform.copyMemory(row.getBaseObject, row.getBaseOffset, buffer, (to + LengthBytes).toLong, size.toLong)
@@ -71,7 +71,7 @@ private[sluice] final class RowWriter[K, V](
   }
 
   /** Returns the buffer of `partition` with room for `needed` bytes: grows it, or pushes it if it has its full size. */
-  private def roomier(partition: Int, needed: Int): Array[Byte] = {
+  private def bufferWithRoom(partition: Int, needed: Int): Array[Byte] = {
     val old = buffers(partition)
     val capacity = if (old == null) 0 else old.length
     if (capacity == settings.bufferBytes) push(partition, last = false)

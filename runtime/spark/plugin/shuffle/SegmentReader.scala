@@ -32,7 +32,8 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
   private val blocks = if (opener == null) null else outputs.sealedBlocks(ordered)
   // Try each holder twice at most, because an existing connection may be broken already.
   // When all have failed, ask the driver for new addresses.
-  private val tries = (outputs.holders.iterator ++ Iterator.single(()).flatMap(_ => outputs.moved().iterator))
+  private val tries = (outputs.holders.iterator ++
+    Iterator.single(()).flatMap(_ => outputs.locateNewHolders().iterator))
     .flatMap(worker => Iterator.fill(TriesPerWorker)(worker))
   /** Received segments of the current partition, by map number and sequence. Another worker starts with it again. */
   private val inThisAnswer = mutable.HashSet.empty[Long]

@@ -29,7 +29,7 @@ private[spark] final class SluiceShuffleManager(conf: SparkConf, isDriver: Boole
     OutputLocations.serve()
     val allocation = ShuffleService.current.register(shuffleId, dependency.partitioner.numPartitions)
     // Only Spark's own streams implement its encryption (spark.io.encryption).
-    val rows = !dependency.mapSideCombine && RowSerializer.isOne(dependency.serializer) &&
+    val rows = !dependency.mapSideCombine && RowSerializer.supports(dependency.serializer) &&
       !conf.get(config.IO_ENCRYPTION_ENABLED)
     new SluiceShuffleHandle(shuffleId, dependency, allocation, rows, SparkWriters.handle(conf, shuffleId, dependency))
   }

@@ -135,7 +135,7 @@ private[sluice] final class Flusher(
     if (rows != null) send(rows, last)
     else if (System.nanoTime() - flushedAt >= SignOfLifeNanos) send(noRows, last = false)
     else {
-      share.ask()
+      share.refreshUnread()
       askedAt = System.nanoTime()
     }
     !last

@@ -44,7 +44,7 @@ private[sluice] final class FollowedSegments(
       // A Python runner reads in its own thread, which may briefly outlive the task.
       if (isClosed || context.isCompleted()) throw new IllegalStateException("the task that reads has ended")
       arrival = arrived.poll(PushConnection.PollMillis, TimeUnit.MILLISECONDS)
-      if (arrival == null) shares.foreach(_.lookAtSilence())
+      if (arrival == null) shares.foreach(_.retryIfSilent())
     }
     arrival
   }

@@ -33,14 +33,14 @@ private[sluice] final class FollowedShare(
   private var tries = 0
   private var connection: FetchConnection = _
   private var request = 0
-  private var room: Room = _
+  private var creditLimit: CreditLimit = _
   private var heardAt = System.nanoTime()
 
   // Progress: `maps` maps are read, and a batch of `batch` maps is being received.
   private var firstMap = -1L
   private var maps = 0
   private var batch = 0
-  private var saidMaps = 0
+  private var reportedMaps = 0
   private val seen = mutable.HashSet.empty[(Long, Int)] // segments of the maps in the current batch
   private var place = (-1, 0L, 0) // of the previous segment in this batch
   private val segmentsOf = new Array[Long](end - first)
@@ -83,10 +83,10 @@ private[sluice] final class FollowedShare(
         val number = Connection.nextRequest()
         request = number
         heardAt = System.nanoTime()
-        val limits = new Room(credit)
-        room = limits
-        connection.ask(number, new Answered {
-          override val room: Room = limits
+        val limits = new CreditLimit(credit)
+        creditLimit = limits
+        connection.ask(number, new ResponseListener {
+          override val creditLimit: CreditLimit = limits
           override def offer(frame: Frame): Unit = arrived.add(new Arrival(writer, number, Right(frame)))
           override def fail(cause: WorkerFailure): Unit = arrived.add(new Arrival(writer, number, Left(cause)))
         })(encode(number))
@@ -117,11 +117,11 @@ private[sluice] final class FollowedShare(
       try arrival.what match {
         case Left(failure) => throw failure
         case Right(came) =>
-          room.taken(came)
+          creditLimit.remove(came)
           answered(came)
       } catch {
         case failure: WorkerFailure =>
-          again(failure)
+          retry(failure)
           false
       }
     }
@@ -174,14 +174,14 @@ private[sluice] final class FollowedShare(
     batch = 0
     seen.clear()
     tries = 0
-    if (maps - saidMaps >= SayMaps) grant()
+    if (maps - reportedMaps >= ReportMaps) grant()
   }
 
   /** Reports the progress to the worker and returns credit for the consumed bytes. */
   private def grant(): Unit = {
     connection.grant(request, consumed, maps)
     consumed = 0
-    saidMaps = maps
+    reportedMaps = maps
   }
 
   private def complete(came: Frame): Unit = {
@@ -202,7 +202,7 @@ private[sluice] final class FollowedShare(
       found
     } catch {
       case failure: WorkerFailure =>
-        again(failure)
+        retry(failure)
         null
     }
 
@@ -278,12 +278,12 @@ private[sluice] final class FollowedShare(
   }
 
   /** Tries again if no data has arrived from this writer for the timeout: its worker may be cut off from it. */
-  def lookAtSilence(): Unit =
+  def retryIfSilent(): Unit =
     if (request != 0 && frame == null && System.nanoTime() - heardAt > Workers.get.timeoutMillis * 1000000L) {
-      again(new WorkerFailure(s"writer $writer has sent nothing for ${Workers.get.timeoutMillis} ms"))
+      retry(new WorkerFailure(s"writer $writer has sent nothing for ${Workers.get.timeoutMillis} ms"))
     }
 
-  private def again(failure: WorkerFailure): Unit = {
+  private def retry(failure: WorkerFailure): Unit = {
     logWarning(s"shuffle ${handle.shuffleId}: writer $writer is asked for again: ${failure.getMessage}")
     ask(failure)
   }
@@ -297,7 +297,7 @@ private[sluice] final class FollowedShare(
     before = 0
     bytesBefore = 0
     consumed = 0
-    saidMaps = maps
+    reportedMaps = maps
   }
 
   def close(): Unit = drop()
@@ -309,7 +309,7 @@ private object FollowedShare {
   private val LumpsOfCredit = 4
 
   /** The reader reports its progress to the worker after this many maps. */
-  private val SayMaps = 16
+  private val ReportMaps = 16
   private val ShareBytes = 8
   private val MapEntryBytes = 12
 }

@@ -34,7 +34,7 @@ private[spark] final class SluicePipelinedManager(conf: SparkConf, isDriver: Boo
 
   override def registerShuffle[K, V, C](shuffleId: Int, dependency: ShuffleDependency[K, V, C]): ShuffleHandle = {
     val why =
-      if (!RowSerializer.isOne(dependency.serializer)) Some("carry rows of SQL only")
+      if (!RowSerializer.supports(dependency.serializer)) Some("carry rows of SQL only")
       else if (dependency.aggregator.nonEmpty || dependency.keyOrdering.nonEmpty) Some("neither aggregate nor sort")
       else if (conf.get(config.IO_ENCRYPTION_ENABLED)) Some("are encrypted by TLS alone: unset spark.io.encryption.enabled")
       else None

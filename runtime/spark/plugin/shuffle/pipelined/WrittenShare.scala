@@ -22,7 +22,7 @@ private[sluice] final class WrittenShare(
   private var maps = 0
   private var left = 0L
   private var last: MapPusher = _
-  private var had = 0L // number of maps that every reader has read
+  private var mapsReadByAll = 0L // number of maps, from the first, that every reader has read
   private var askedAt = 0
 
   /** Bytes that were committed, but not read yet. */
@@ -41,7 +41,7 @@ private[sluice] final class WrittenShare(
         pusher.abort()
         throw error
     }
-    leaveOut(holders.diff(pusher.holders), "a writer goes on without this worker")
+    dropHolders(holders.diff(pusher.holders), "a writer goes on without this worker")
     left = pusher.unread
     last = pusher
     maps += 1
@@ -50,33 +50,33 @@ private[sluice] final class WrittenShare(
 
   /** Lets the workers drop maps that all readers have read, and updates the readers' progress. */
   private def forget(): Unit = {
-    val found = all("a writer goes on without this worker")(say(_, _, Forget, had.toInt))
+    val found = requestFromAll("a writer goes on without this worker")(mapCountFrame(_, _, Forget, mapsReadByAll.toInt))
     // A reader that has changed its worker counts at both until both know it, at the first one with its old progress.
     // Use the counts only if every partition counts once.
-    if (found.map(_.partitions).sum == partitions) had = math.max(had, found.map(_.maps).min)
+    if (found.map(_.partitions).sum == partitions) mapsReadByAll = math.max(mapsReadByAll, found.map(_.maps).min)
     left = found.map(_.unread).min
     askedAt = maps
   }
 
   /** Updates the unread bytes by sending the last COMMIT again, which is idempotent. */
-  def ask(): Unit =
-    left = all("a writer goes on without this worker")((connection, request) =>
+  def refreshUnread(): Unit =
+    left = requestFromAll("a writer goes on without this worker")((connection, request) =>
       last.commitFrame(connection.allocator, request)).map(_.unread).min
 
   /** Marks the output as complete; returns when at least one worker has confirmed it. */
-  def complete(): Unit = all("a writer ended without this worker")(say(_, _, Complete, maps))
+  def complete(): Unit = requestFromAll("a writer ended without this worker")(mapCountFrame(_, _, Complete, maps))
 
   /** A PRODUCE frame about the first `count` maps of this writer. */
-  private def say(connection: PushConnection, request: Int, what: Int, count: Int): ByteBuf =
+  private def mapCountFrame(connection: PushConnection, request: Int, what: Int, count: Int): ByteBuf =
     produce(connection, request, what, count)(_.writeIntLE(handle.writers).writeIntLE(writer))
 
   /** Sends a frame to all holders, drops those that fail, and returns the responses. Throws if all of them fail. */
-  private def all(reason: String)(frame: (PushConnection, Int) => ByteBuf): Seq[Progress] = {
-    val asked = holders.map(worker => worker -> tryTo(worker)(new Saying(Workers.get.pushTo(worker), frame)))
-    val answered = asked.collect { case (worker, Right(saying)) => worker -> tryTo(worker)(saying.await()) }
-    val failures = (asked ++ answered).collect { case (worker, Left(failure)) => worker -> failure }
+  private def requestFromAll(reason: String)(frame: (PushConnection, Int) => ByteBuf): Seq[Progress] = {
+    val sent = holders.map(worker => worker -> tryTo(worker)(new PendingRequest(Workers.get.pushTo(worker), frame)))
+    val answered = sent.collect { case (worker, Right(pending)) => worker -> tryTo(worker)(pending.await()) }
+    val failures = (sent ++ answered).collect { case (worker, Left(failure)) => worker -> failure }
     if (failures.size == holders.size) throw failures.head._2
-    leaveOut(failures.map(_._1), reason)
+    dropHolders(failures.map(_._1), reason)
     answered.collect { case (_, Right(progress)) => progress }
   }
 
@@ -84,14 +84,15 @@ private[sluice] final class WrittenShare(
   def abort(cause: Throwable): Unit = giveUp(holders, s"writer $writer failed: $cause")
 
   /** Drops workers that do not have all maps of this writer, and sends their readers to other workers. */
-  private def leaveOut(workers: Seq[WorkerAddress], reason: String): Unit = if (workers.nonEmpty) {
+  private def dropHolders(workers: Seq[WorkerAddress], reason: String): Unit = if (workers.nonEmpty) {
     holders = holders.diff(workers)
     giveUp(workers, reason)
   }
 
   private def giveUp(workers: Seq[WorkerAddress], reason: String): Unit =
     workers.flatMap(Workers.get.openTo(_)).foreach { connection =>
-      new Saying(connection, produce(_, _, Aborted, 0)(_.writeBytes(reason.take(MostReason).getBytes(UTF_8)))).forget()
+      val text = reason.take(MostReason).getBytes(UTF_8)
+      new PendingRequest(connection, produce(_, _, Aborted, 0)(_.writeBytes(text))).forget()
     }
 
   private def tryTo[T](worker: WorkerAddress)(work: => T): Either[Throwable, T] =
@@ -114,7 +115,8 @@ private[sluice] final class WrittenShare(
   }
 
   /** A sent frame that expects a response. */
-  private final class Saying(connection: PushConnection, frame: (PushConnection, Int) => ByteBuf) extends PushListener {
+  private final class PendingRequest(connection: PushConnection, frame: (PushConnection, Int) => ByteBuf)
+      extends PushListener {
     private val request = Connection.nextRequest()
     private var progress: Progress = _
     private var failure: WorkerFailure = _

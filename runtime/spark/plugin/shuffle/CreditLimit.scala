@@ -9,8 +9,8 @@ import java.util.concurrent.atomic.AtomicLong
   *
   * @param credit bytes of data that the request grants
   */
-private[sluice] final class Room(credit: Long) {
-  import Room._
+private[sluice] final class CreditLimit(credit: Long) {
+  import CreditLimit._
 
   private val data = new AtomicLong(credit)
   private val waiting = new AtomicLong()
@@ -18,15 +18,15 @@ private[sluice] final class Room(credit: Long) {
   /** Adds credit for `bytes` of data. Call this before the credit is sent to the worker. */
   def grant(bytes: Long): Unit = data.addAndGet(bytes)
 
-  /** Whether `frame` is within the limits; counts it. */
-  def admits(frame: Frame): Boolean = {
+  /** Counts `frame` and returns whether it is within the limits. */
+  def tryAdd(frame: Frame): Boolean = {
     val bytes = frame.payload.readableBytes - tableBytes(frame)
     val isGranted = frame.kind != Wire.Kind.Data || (frame.count > 0 && bytes > 0 && data.getAndAdd(-bytes) > 0)
     isGranted && waiting.addAndGet(cost(frame)) <= MostWaiting
   }
 
   /** Removes `frame` from the buffered bytes: the task has taken it. */
-  def taken(frame: Frame): Unit = waiting.addAndGet(-cost(frame))
+  def remove(frame: Frame): Unit = waiting.addAndGet(-cost(frame))
 
   private def tableBytes(frame: Frame): Long = frame.count.toLong * Wire.DataEntryBytes
 
@@ -34,7 +34,7 @@ private[sluice] final class Room(credit: Long) {
     FrameCost + (if (frame.kind == Wire.Kind.Data) tableBytes(frame) else frame.payload.readableBytes.toLong)
 }
 
-private[sluice] object Room {
+private[sluice] object CreditLimit {
   /** Maximum bytes buffered besides data. Lasts minutes if the reader stalls and a writer flushes every 10 ms. */
   val MostWaiting: Long = 16L << 20
   private val FrameCost = 128L
