@@ -11,7 +11,7 @@ private[sluice] final class TaskFailures(bridge: Bridge) extends SparkListener {
 
   override def onTaskEnd(event: SparkListenerTaskEnd): Unit = event.reason match {
     case _: TaskKilled | _: ExecutorLostFailure | _: FetchFailed => // reported elsewhere, or a consequence
-    case failure: TaskFailedReason if told.getAndIncrement() < MaxTold =>
+    case failure: TaskFailedReason if reported.getAndIncrement() < MaxReported =>
       val (error, trace) = failure match {
         case exception: ExceptionFailure => s"${exception.className}: ${exception.description}" -> exception.fullStackTrace
         case other                       => other.toErrorString -> ""
@@ -30,8 +30,8 @@ private[sluice] final class TaskFailures(bridge: Bridge) extends SparkListener {
 }
 
 private[sluice] object TaskFailures {
-  private val MaxTold = 50
+  private val MaxReported = 50
   private val MaxErrorCharacters = 2000
   private val MaxTraceCharacters = 16384
-  private val told = new AtomicInteger()
+  private val reported = new AtomicInteger()
 }

@@ -80,8 +80,8 @@ object SluiceUi {
     // No queue: while all threads are busy, new connections are closed at once.
     val pool = new ThreadPoolExecutor(
       0, Threads, IdleSeconds, TimeUnit.SECONDS, new SynchronousQueue[Runnable], (work: Runnable) => daemon(work),
-      (work: Runnable, _: ThreadPoolExecutor) => work.asInstanceOf[Asked].refuse())
-    daemon(() => while (true) pool.execute(new Asked(channel.accept()))).start()
+      (work: Runnable, _: ThreadPoolExecutor) => work.asInstanceOf[RequestHandler].refuse())
+    daemon(() => while (true) pool.execute(new RequestHandler(channel.accept()))).start()
     channel
   }
 
@@ -91,7 +91,7 @@ object SluiceUi {
     thread
   }
 
-  private final class Asked(channel: SocketChannel) extends Runnable {
+  private final class RequestHandler(channel: SocketChannel) extends Runnable {
     def refuse(): Unit = channel.close()
 
     override def run(): Unit =
