@@ -231,13 +231,17 @@ class Waiting:
         self._cluster = cluster
 
     def until_full(self) -> None:
-        """Wait until there are as many warm JVMs as a job needs."""
+        """Wait until there are as many warm JVMs as a job needs; after jobs at the same time there may be more."""
         deadline = time.monotonic() + FILL_SECONDS
-        while (waiting := self._figures("sluice_warm_jvms")) != {"driver": 1.0, "executor": float(EXECUTORS)}:
+        while not self._enough(waiting := self._figures("sluice_warm_jvms")):
             if time.monotonic() > deadline:
                 raise SystemExit(f"the pool of warm JVMs is not full after {FILL_SECONDS} s: {waiting}")
             time.sleep(1)
         time.sleep(SETTLE_SECONDS)
+
+    @staticmethod
+    def _enough(waiting: Mapping[str, float]) -> bool:
+        return waiting.get("driver", 0.0) >= 1 and waiting.get("executor", 0.0) >= EXECUTORS
 
     def costs(self) -> dict[str, float]:
         """Return the CPU time and the memory of a warm JVM; that of a driver includes its agent and its Python."""
