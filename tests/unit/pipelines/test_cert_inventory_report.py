@@ -107,4 +107,4 @@ def test_wrong_usage_exits_with_2_and_says_why(
 def test_an_empty_folder_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         inventory.arguments(["--input", str(tmp_path)])
-    assert "there is no file" in capsys.readouterr().err
+    assert "contain no files" in capsys.readouterr().err
