@@ -52,7 +52,7 @@ def _of_job(processes: Iterable[psutil.Process], job_id: str) -> frozenset[int]:
     found: set[int] = set()
     for process in processes:
         with contextlib.suppress(psutil.Error):
-            if job_id and any(job_id in each for each in (*process.cmdline(), process.cwd())):
+            if job_id and (any(job_id in each for each in process.cmdline()) or job_id in process.cwd()):
                 found |= {process.pid, *(child.pid for child in process.children(recursive=True))}
     return frozenset(found)
 
