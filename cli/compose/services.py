@@ -32,7 +32,7 @@ SETTINGS_VOLUME = "./sluice.toml:/etc/sluice/sluice.toml:ro"
 QUICK_DNS = ("timeout:1", "attempts:2")
 """Options of resolv.conf(5) for services without a way out. An engine may forward the name of a stopped container to
 servers that the internal networks do not reach; with the defaults, each lookup then blocks for ten seconds, and with it
-the election of a new ZooKeeper or JobManager."""
+a JobManager that connects to ZooKeeper again."""
 
 SERVICE = Anchored(
     "service",

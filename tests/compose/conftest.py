@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -22,7 +23,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     stack = getattr(item, "funcargs", {}).get("stack")
     if report.failed and isinstance(stack, Stack):
         for service in (*stack.jobmanagers, *stack.zookeepers, *stack.taskmanagers):
-            report.sections.append((f"log of {service}", stack.said(service, SHOWN_LINES)))
+            try:
+                log = stack.said(service, SHOWN_LINES)
+            except (AssertionError, OSError, subprocess.SubprocessError) as error:  # must not hide the failure itself
+                log = f"not available: {error}"
+            report.sections.append((f"log of {service}", log))
     return report
 
 

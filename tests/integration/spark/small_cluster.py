@@ -59,7 +59,7 @@ from sluice.runtime.node.leader_finder import LeaderDiscovery
 from sluice.runtime.rpc import PermanentlyFencedRpcEndpoint, RemotePeer, RpcService
 from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
-from sluice.runtime.spark.driver.spec import BEGIN, DriverSpec
+from sluice.runtime.spark.driver.spec import BEGIN, SPARE, DriverSpec
 from sluice.runtime.spark.jvm.command import SparkRuntime, TlsEngine, executor_command
 from sluice.runtime.spark.jvm.place import JvmPlace
 from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir
@@ -93,6 +93,8 @@ class Work:
     """Where the job may write besides."""
     held: int = 0
     """How many executors are held back."""
+    spare: bool = False
+    """Whether its agent is started before it knows the job, as the one that a TaskManager keeps."""
 
 
 class OneJobMaster(PermanentlyFencedRpcEndpoint):
@@ -388,7 +390,7 @@ async def running_job(
     path = spec.write(directory / "driver.json")
     with (directory / "agent.log").open("wb") as log:
         agent = await ChildProcess.start(
-            [sys.executable, "-m", "sluice.runtime.spark.driver.main", str(path)],
+            [sys.executable, "-m", "sluice.runtime.spark.driver.main", SPARE if work.spare else str(path)],
             env={
                 "PATH": "/usr/bin:/bin",
                 "HOME": str(Path.home()),
@@ -400,7 +402,7 @@ async def running_job(
             stderr=log.fileno(),
         )
     assert agent.stdin is not None
-    agent.stdin.write(BEGIN)
+    agent.stdin.write(f"{path}\n".encode() if work.spare else BEGIN)
     try:
         yield RunningJob(master, agent, directory, identity_dir)
     finally:

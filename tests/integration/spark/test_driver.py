@@ -34,6 +34,19 @@ def job_without_spark(
     return running_job(pki, folder / "job", spark, work)
 
 
+async def test_an_agent_that_was_started_before_its_job_runs_it_in_the_drivers_directory(
+    pki: TestPki, spark: SparkRuntime, tmp_path: Path
+) -> None:
+    shared = shared_folder(tmp_path)
+    work = Work(PIPELINES / "no_spark.py", args=[str(shared), "well"], shared=shared, spare=True)
+    async with running_job(pki, tmp_path / "job", spark, work) as job:
+        await job.until((shared / "running").exists)
+        assert psutil.Process(job.agent.pid).cwd() == str(job.directory)
+        (shared / "stop").touch()
+        result = await job.result()
+    assert result.succeeded, result.traceback
+
+
 async def test_two_spark_contexts_in_a_row_and_a_module_of_the_submission(
     pki: TestPki, spark: SparkRuntime, tmp_path: Path
 ) -> None:
