@@ -119,7 +119,8 @@ class BlobStore:
 
     def __init__(self, root: Path, max_blob_bytes: int) -> None:
         self._root = make_private_directory(root)
-        self._shared = root / SHARED
+        # Never removed: another thread may be about to write into it, or read it.
+        self._shared = make_private_directory(root / SHARED)
         self.max_blob_bytes = max_blob_bytes
         self.uploads = UploadStore(root / UPLOADS, max_blob_bytes)
         for leftover in root.glob(f"*/*{_TEMPORARY_SUFFIX}"):
@@ -160,7 +161,6 @@ class BlobStore:
         present = [path.stat().st_size for path in directory.iterdir() if path.suffix != _TEMPORARY_SUFFIX]
         if len(present) >= MAX_BLOBS_PER_JOB:
             raise BlobTooLarge(f"job {job_id} has {len(present)} blobs already", f"at most {MAX_BLOBS_PER_JOB}")
-        make_private_directory(self._shared)
         return directory, self.max_blob_bytes - sum(present)
 
     def path(self, job_id: str, sha256: str) -> Path:
@@ -176,10 +176,8 @@ class BlobStore:
         self._forget_unshared()
 
     def _forget_unshared(self) -> None:
-        """Remove shared blobs that no job uses any longer."""
-        for path in self._shared.iterdir() if self._shared.is_dir() else ():
+        """Remove shared blobs that no job uses any longer. Other threads may do the same at the same time."""
+        for path in self._shared.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_nlink == 1:
                     path.unlink()
-        with contextlib.suppress(OSError):  # it is in use, or does not exist
-            self._shared.rmdir()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -206,3 +208,20 @@ def test_a_store_that_is_opened_again_shares_on(store: BlobStore, tmp_path: Path
     put(again, b"library", job=OTHER)
     assert len(files(again, tmp_path)) == 1
     assert again.jobs() == {JOB, OTHER}
+
+
+def test_jobs_come_and_go_in_several_threads(store: BlobStore, tmp_path: Path) -> None:
+    """The last job with a shared blob may end while another stores the same, or ends as well."""
+    together = threading.Barrier(4)
+
+    def one_after_the_other(digit: str) -> None:
+        for number in range(50):
+            together.wait(30)
+            digest = put(store, b"library", job=digit * 32)
+            assert store.path(digit * 32, digest).read_bytes() == b"library", number
+            store.remove_job(digit * 32)
+
+    with ThreadPoolExecutor(4) as pool:
+        for ended in [pool.submit(one_after_the_other, digit) for digit in "abcd"]:
+            ended.result()
+    assert files(store, tmp_path) == []
