@@ -22,12 +22,12 @@ private[sluice] final class FetchConnection(worker: WorkerAddress) extends Conne
   /** Requests `maps` of the partitions from `first` to `end` (exclusive). */
   def fetch(shuffle: Int, first: Int, end: Int, maps: Array[Long], ordered: Boolean, credit: Long): FetchRequest = {
     val request = new FetchRequest(this, Connection.nextRequest(), credit)
-    ask(request.number, request)(encode(request.number, shuffle, first, end, maps, ordered, credit))
+    sendRequest(request.number, request)(encode(request.number, shuffle, first, end, maps, ordered, credit))
     request
   }
 
   /** Sends a frame. `listener` receives the responses with the number `request`. */
-  def ask(request: Int, listener: ResponseListener)(frame: => ByteBuf): Unit = {
+  def sendRequest(request: Int, listener: ResponseListener)(frame: => ByteBuf): Unit = {
     open.put(request, listener)
     failed match {
       case Some(cause) => listener.fail(cause)

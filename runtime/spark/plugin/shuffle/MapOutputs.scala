@@ -17,7 +17,7 @@ private[sluice] final class MapOutputs(
 
   /** Requests the current workers from the driver and returns those that are not in [[holders]]. */
   def locateNewHolders(): Seq[WorkerAddress] =
-    OutputLocations.ask(allocation, shuffleId, Location.workers(location)).filterNot(holders.contains)
+    OutputLocations.locate(allocation, shuffleId, Location.workers(location)).filterNot(holders.contains)
 
   /** The blocks that a reader must receive if the shuffle is sealed. */
   def sealedBlocks(ordered: Boolean): SealedBlocks =

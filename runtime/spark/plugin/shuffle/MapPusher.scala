@@ -104,7 +104,7 @@ private[sluice] final class MapPusher(
   }
 
   private def relocatedCandidates(): Seq[WorkerAddress] =
-    OutputLocations.ask(allocation, shuffleId, allocation.workers.toSeq.map(_.name)).distinct
+    OutputLocations.locate(allocation, shuffleId, allocation.workers.toSeq.map(_.name)).distinct
       .filter(found => allocation.named(found.name).nonEmpty && !candidates.contains(found))
 
   /** Sends the buffered segments as one frame. */

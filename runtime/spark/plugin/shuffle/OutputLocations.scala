@@ -50,7 +50,7 @@ private[sluice] object OutputLocations extends Logging {
     }
 
   /** Requests the current locations from the driver; empty if the driver cannot locate them. */
-  def ask(allocation: Allocation, shuffleId: Int, names: Seq[String]): Seq[WorkerAddress] =
+  def locate(allocation: Allocation, shuffleId: Int, names: Seq[String]): Seq[WorkerAddress] =
     try {
       val env = SparkEnv.get
       val found = RpcUtils.makeDriverRef(Endpoint, env.conf, env.rpcEnv).askSync[Seq[OutputLocation]](LocateShuffle(shuffleId))

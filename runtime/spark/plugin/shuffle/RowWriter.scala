@@ -198,15 +198,15 @@ private[sluice] object Pieces {
   /** A row whose pieces are still incomplete. */
   final class Gathered(size: Int, pieces: Int) {
     val row = new Array[Byte](size)
-    private val had = new java.util.BitSet(pieces)
+    private val received = new java.util.BitSet(pieces)
 
     /** Adds a piece including its head; true if the row is complete. */
     def add(piece: Int, content: Array[Byte], length: Int): Boolean = {
       val from = piece * Bytes
       if (length - HeadBytes != math.min(Bytes, size - from)) throw new java.io.IOException("a piece of wrong length")
       System.arraycopy(content, HeadBytes, row, from, length - HeadBytes)
-      had.set(piece)
-      had.cardinality() == pieces
+      received.set(piece)
+      received.cardinality() == pieces
     }
   }
 }

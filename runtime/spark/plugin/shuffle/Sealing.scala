@@ -200,16 +200,16 @@ private[sluice] object SegmentContent {
   * Counts the segments of the partition that is being read, from zero in each worker's response. Not thread-safe.
   */
 private[sluice] final class SealedBlocks(blocks: Array[java.util.BitSet], first: Int, maps: Array[Long], ordered: Boolean) {
-  private val had = new Array[Int](maps.length)
-  private val all = new Array[Int](maps.length)
+  private val received = new Array[Int](maps.length)
+  private val expected = new Array[Int](maps.length)
   private var complete = 0
   private var greatest = -1L
   private var greatestNew = -1L
 
   /** Restarts the count, because another worker's response begins with the current partition again. */
   def recount(): Unit = {
-    java.util.Arrays.fill(had, 0)
-    java.util.Arrays.fill(all, 0)
+    java.util.Arrays.fill(received, 0)
+    java.util.Arrays.fill(expected, 0)
     complete = 0
     greatest = -1L
   }
@@ -219,11 +219,11 @@ private[sluice] final class SealedBlocks(blocks: Array[java.util.BitSet], first:
     if (!blocks(partition - first).get(map)) {
       throw new WorkerFailure(s"partition $partition of map ${maps(map)} is empty, and a segment came")
     }
-    if (lastCount < 0 || (lastCount > 0 && all(map) > 0)) throw wrong(partition, map)
-    if (lastCount > 0) all(map) = lastCount
-    had(map) += 1
-    if (all(map) > 0 && had(map) > all(map)) throw wrong(partition, map)
-    if (had(map) == all(map)) complete += 1
+    if (lastCount < 0 || (lastCount > 0 && expected(map) > 0)) throw wrong(partition, map)
+    if (lastCount > 0) expected(map) = lastCount
+    received(map) += 1
+    if (expected(map) > 0 && received(map) > expected(map)) throw wrong(partition, map)
+    if (received(map) == expected(map)) complete += 1
     if (ordered) {
       val place = map.toLong << 32 | Integer.toUnsignedLong(sequence)
       def text = s"partition $partition of map ${maps(map)} came out of order (segment $sequence)"
@@ -237,7 +237,8 @@ private[sluice] final class SealedBlocks(blocks: Array[java.util.BitSet], first:
   /** Checks that the partitions from `from` to `end` (exclusive) are complete. Only `from` has been read. */
   def finish(from: Int, end: Int): Unit = {
     if (from < end && complete < blocks(from - first).cardinality()) {
-      val map = blocks(from - first).stream().filter(each => all(each) == 0 || had(each) < all(each)).findFirst().getAsInt
+      val incomplete = blocks(from - first).stream().filter(each => expected(each) == 0 || received(each) < expected(each))
+      val map = incomplete.findFirst().getAsInt
       throw new WorkerFailure(s"segments of partition $from of map ${maps(map)} are missing")
     }
     var partition = from + 1

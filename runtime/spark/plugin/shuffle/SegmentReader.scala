@@ -56,11 +56,11 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
 
   /** Sends the request early, so that data arrives before it is needed. */
   def start(): Unit = synchronized {
-    if (request == null && !isOver) ask(new WorkerFailure(s"no worker is known for ${outputs.location}"))
+    if (request == null && !isOver) requestFromNextWorker(new WorkerFailure(s"no worker is known for ${outputs.location}"))
   }
 
   /** Sends the request to the next worker that can be reached. */
-  private def ask(before: WorkerFailure): Unit = {
+  private def requestFromNextWorker(before: WorkerFailure): Unit = {
     var failure = before
     while (request == null) {
       if (!tries.hasNext) throw outputs.anyFailure(failure)
@@ -100,7 +100,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
           dropRequest()
           logWarning(s"partition $atPartition is asked for again: ${failure.getMessage}")
           if (!tries.hasNext) throw outputs.failure(outputs.maps.head, atPartition, failure)
-          ask(failure)
+          requestFromNextWorker(failure)
         case failure: OutOfOrder =>
           dropRequest()
           throw outputs.failure(outputs.maps.head, atPartition, failure)

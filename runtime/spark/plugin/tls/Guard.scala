@@ -141,7 +141,7 @@ private[tls] object Guard {
   }
 
   /** Runs `first` instead of the method's own code until the process has its identity. */
-  private def withIdentity(first: MethodVisitor => Unit): Change = { method =>
+  private def untilAdmitted(first: MethodVisitor => Unit): Change = { method =>
     new MethodVisitor(Opcodes.ASM9, method) {
       override def visitCode(): Unit = {
         super.visitCode()
@@ -156,14 +156,14 @@ private[tls] object Guard {
   }
 
   /** Spark's servers do not listen and report port 1, which an unprivileged process cannot use. */
-  private val preventListening: Change = withIdentity { method =>
+  private val preventListening: Change = untilAdmitted { method =>
     method.visitVarInsn(Opcodes.ALOAD, 0)
     method.visitInsn(Opcodes.ICONST_1)
     method.visitFieldInsn(Opcodes.PUTFIELD, Servers, "port", "I")
     method.visitInsn(Opcodes.RETURN)
   }
 
-  private val preventConnecting: Change = withIdentity { method =>
+  private val preventConnecting: Change = untilAdmitted { method =>
     method.visitInsn(Opcodes.ACONST_NULL)
     method.visitInsn(Opcodes.ATHROW)
   }

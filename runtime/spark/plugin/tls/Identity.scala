@@ -46,7 +46,7 @@ private[tls] final class Identity(directory: Path) {
 
   /** Reloads changed files now. [[Watcher]] calls this every second; [[inMemory]] reloads if two seconds have passed.
     */
-  def look(): Loaded = {
+  def reloadNow(): Loaded = {
     looking.lock()
     try takeOver()
     finally looking.unlock()

@@ -66,7 +66,7 @@ private[tls] object RevocationList {
 
   /** Whether an entry of a delta CRL removes a certificate from the CRL. Only a certificate on hold can be removed. */
   def isRemoval(entry: X509CRLEntry): Boolean = entry.getRevocationReason == CRLReason.REMOVE_FROM_CRL
-  def onHold(entry: X509CRLEntry): Boolean = entry.getRevocationReason == CRLReason.CERTIFICATE_HOLD
+  def isOnHold(entry: X509CRLEntry): Boolean = entry.getRevocationReason == CRLReason.CERTIFICATE_HOLD
 
   private def signed(crl: X509CRL, anchor: X509Certificate): Boolean =
     anchor.getSubjectX500Principal == crl.getIssuerX500Principal &&

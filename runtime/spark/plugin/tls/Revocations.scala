@@ -68,7 +68,7 @@ private[tls] object Revocations {
       val entries: Iterable[X509CRLEntry] = Option(delta.crl.getRevokedCertificates).toSeq.flatMap(_.asScala)
       // A revoked certificate stays revoked, unless it was on hold.
       val counting = entries.filter { each =>
-        !RevocationList.isRemoval(each) || entry(each.getSerialNumber).exists(RevocationList.onHold)
+        !RevocationList.isRemoval(each) || entry(each.getSerialNumber).exists(RevocationList.isOnHold)
       }
       val earlier = if (nextUpdate.before(delta.crl.getNextUpdate)) nextUpdate else delta.crl.getNextUpdate
       new InUse(complete, delta, earlier, changes ++ counting.map(each => each.getSerialNumber -> each))

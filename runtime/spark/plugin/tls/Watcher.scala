@@ -17,14 +17,14 @@ private[tls] final class Watcher(identity: Identity, report: UseReport) extends 
   }
 
   override def run(): Unit = while (true) {
-    look()
+    refresh()
     try Thread.sleep(Watcher.IntervalMillis)
     catch { case _: InterruptedException => () } // this thread never stops
   }
 
-  private def look(): Unit =
+  private def refresh(): Unit =
     try {
-      report.writeIfChanged(identity.look())
+      report.writeIfChanged(identity.reloadNow())
       Connections.closeRevoked()
       complaint = ""
     } catch {

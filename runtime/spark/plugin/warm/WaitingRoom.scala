@@ -30,7 +30,7 @@ object WaitingRoom {
     System.gc()
     Files.createFile(ready)
     val job = await()
-    Environment.become(entries(job.path("environment")))
+    Environment.replaceWith(entries(job.path("environment")))
     entries(job.path("properties")).foreach { case (name, value) => System.setProperty(name, value) }
     Agent.loadAwaitedIdentity()
     Files.delete(ready) // this process no longer waits
@@ -61,7 +61,7 @@ object WaitingRoom {
 private object Environment {
 
   /** Replaces all variables. Needs the packages java.lang and java.util opened, as Spark's own JVM options do. */
-  def become(variables: Map[String, String]): Unit = {
+  def replaceWith(variables: Map[String, String]): Unit = {
     val shown = field("java.lang.ProcessEnvironment", "theUnmodifiableEnvironment").get(null)
     val strings = field("java.util.Collections$UnmodifiableMap", "m").get(shown).asInstanceOf[java.util.Map[String, String]]
     strings.clear()

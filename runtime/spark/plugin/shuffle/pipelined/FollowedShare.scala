@@ -64,10 +64,10 @@ private[sluice] final class FollowedShare(
   def isComplete: Boolean = isOver
 
   /** Sends the first request. */
-  def start(): Unit = ask(new WorkerFailure("the writer has no worker"))
+  def start(): Unit = requestFromNextWorker(new WorkerFailure("the writer has no worker"))
 
   /** Sends the request to the next worker that can be reached. */
-  private def ask(before: WorkerFailure): Unit = {
+  private def requestFromNextWorker(before: WorkerFailure): Unit = {
     var failure = before
     drop()
     while (request == 0) {
@@ -85,7 +85,7 @@ private[sluice] final class FollowedShare(
         heardAt = System.nanoTime()
         val limits = new CreditLimit(credit)
         creditLimit = limits
-        connection.ask(number, new ResponseListener {
+        connection.sendRequest(number, new ResponseListener {
           override val creditLimit: CreditLimit = limits
           override def offer(frame: Frame): Unit = arrived.add(new Arrival(writer, number, Right(frame)))
           override def fail(cause: WorkerFailure): Unit = arrived.add(new Arrival(writer, number, Left(cause)))
@@ -285,7 +285,7 @@ private[sluice] final class FollowedShare(
 
   private def retry(failure: WorkerFailure): Unit = {
     logWarning(s"shuffle ${handle.shuffleId}: writer $writer is asked for again: ${failure.getMessage}")
-    ask(failure)
+    requestFromNextWorker(failure)
   }
 
   private def drop(): Unit = {
