@@ -29,8 +29,7 @@ def make_election(config: HaConfig, home: Home, identity: TlsIdentity) -> Leader
 
 
 def _kubernetes(config: HaConfig, name: str) -> LeaderElection:
-    from sluice.runtime.ha.kubernetes import KubernetesElection
-    from sluice.runtime.ha.kubernetes_client import KubernetesClient
+    from sluice.runtime.ha.kubernetes import KubernetesClient, KubernetesElection
 
     account = Path(config.kubernetes_account)
     url, namespace = config.kubernetes_api, config.kubernetes_namespace

@@ -1,5 +1,4 @@
 from .call import Caller as Caller, RemotePeer as RemotePeer
-from .connection import StreamTimeouts as StreamTimeouts
 from .contract import rpc as rpc
 from .endpoint import Host as Host, RpcEndpoint as RpcEndpoint
 from .errors import (
@@ -25,3 +24,4 @@ from .fenced_endpoint import (
 )
 from .heartbeat import HeartbeatMonitor as HeartbeatMonitor
 from .service import RpcService as RpcService
+from .transport import StreamTimeouts as StreamTimeouts

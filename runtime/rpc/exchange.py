@@ -1,8 +1,8 @@
 """Asks and tells in both directions with one peer, with bounds in both directions.
 
 There are no sockets here: an :class:`Exchange` uses a ``RpcConnection``. Reading never pauses, so answers always get
-through. Instead, ``runtime.rpc.window`` bounds a peer's calls in flight, and the connection to a peer that does not
-read is closed.
+through. Instead, ``transport.window`` bounds a peer's calls in flight, and the connection to a peer that does not read
+is closed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from sluice.pki import SpiffeId
 from sluice.runtime.rpc import envelope as wire
 from sluice.runtime.rpc.answers import RemoteAnswer, TellAnswer
 from sluice.runtime.rpc.call import Caller, Deliver
-from sluice.runtime.rpc.connection import MessageStream, RpcConnection, StreamTimeouts
 from sluice.runtime.rpc.contract import Method
 from sluice.runtime.rpc.dead_letters import DeadLetters
 from sluice.runtime.rpc.deadlines import Deadlines, Expired
 from sluice.runtime.rpc.errors import ErrorText, PeerUnreachable, ProtocolViolation, RpcError, RpcTimeout, rebuild
 from sluice.runtime.rpc.mailbox import refuse_to_wait_on_main_thread
 from sluice.runtime.rpc.proxy import make_proxy
-from sluice.runtime.rpc.window import SendWindow, has_room
+from sluice.runtime.rpc.transport import MessageStream, RpcConnection, SendWindow, StreamTimeouts, has_room
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")

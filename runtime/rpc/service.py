@@ -12,7 +12,6 @@ from sluice.pki import Channel, Role, SpiffeId, client_policy, server_policy
 from sluice.pki.tls import ConnectionGuard, ConnectionLog, MutualTlsListener, TlsIdentity
 from sluice.runtime.rpc.admission import check_caller, find_method
 from sluice.runtime.rpc.call import Answer, Caller, Invocation, RemotePeer, Request
-from sluice.runtime.rpc.connection import StreamTimeouts
 from sluice.runtime.rpc.dead_letters import DeadLetters
 from sluice.runtime.rpc.deadlines import Deadlines
 from sluice.runtime.rpc.endpoint import RpcEndpoint
@@ -21,7 +20,7 @@ from sluice.runtime.rpc.exchange import Exchange
 from sluice.runtime.rpc.local import LocalLink
 from sluice.runtime.rpc.proxy import make_proxy
 from sluice.runtime.rpc.stats import EndpointStats, samples_of
-from sluice.runtime.rpc.transport import ALPN, GrpcStream, accepting_protocol, dial
+from sluice.runtime.rpc.transport import ALPN, GrpcStream, StreamTimeouts, accepting_protocol, dial
 
 MAX_PEERS = 16_384
 """Maximum number of connections of a listener; the process needs as many file descriptors."""

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.ha.errors import LeadershipLost, StorageUnavailable
-from sluice.runtime.ha.kubernetes import KubernetesElection, KubernetesLeadership
-from sluice.runtime.ha.kubernetes_client import KubernetesClient
+from sluice.runtime.ha.kubernetes.client import KubernetesClient
+from sluice.runtime.ha.kubernetes.election import KubernetesElection, KubernetesLeadership
 from sluice.runtime.ha.storage import LocalStorage
 from sluice.runtime.ha.storage_identity import check_storage
 from sluice.runtime.jobmanager.store.job_store import JobStore

@@ -23,7 +23,7 @@ import pytest
 from sluice.core.home import Home
 from sluice.runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerConfig
 from sluice.runtime.ha.config import HaConfig
-from sluice.runtime.ha.kubernetes_pointers import EPOCH, MAX_TOTAL_BYTES, TERM
+from sluice.runtime.ha.kubernetes.pointers import EPOCH, MAX_TOTAL_BYTES, TERM
 from sluice.runtime.sandbox import IsolationConfig
 from tests.free_ports import free_ports
 from tests.hostile import TRUST_DOMAIN, TestPki

@@ -11,7 +11,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).parents[2]
-MAX_MODULES_IN_A_FOLDER = 25
+MAX_MODULES_IN_A_FOLDER = 21
 
 
 def test_no_module_takes_part_in_an_import_circle() -> None:

@@ -28,7 +28,7 @@ for package in sys.argv[1:]:
     found = importlib.import_module(package)
     names += [package, *(each.name for each in pkgutil.walk_packages(found.__path__, package + "."))]
 names.remove("sluice.runtime.spark.training.job")  # a job, which runs when it is imported
-names.remove("sluice.runtime.spark.driver.waiting_python")  # a program for python -c, which does as well
+names.remove("sluice.runtime.spark.driver.program.waiting_python")  # a program for python -c, which does as well
 names.remove("sluice.audit.insider.pipeline")  # a job too
 names.remove("sluice.client.spark_channel")  # for users with pyspark[connect]; sluice.spark_session says so otherwise
 for name in names:

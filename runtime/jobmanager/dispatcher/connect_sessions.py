@@ -1,6 +1,6 @@
 """Spark Connect sessions: one for each principal, started at its first request and reused afterwards.
 
-A session is a job whose program is ``runtime.spark.driver.connect_session``: a driver of its own with executors in
+A session is a job whose program is ``runtime.spark.driver.connect.session``: a driver of its own with executors in
 slots of its own. Principals never share one, because the code of a session's user runs as that driver.
 """
 
@@ -22,7 +22,7 @@ from sluice.runtime.jobmanager.errors import ConnectSessionRuns, TooManyJobs
 from sluice.runtime.jobmanager.gateways import ConnectAddress, DispatcherGateway
 from sluice.runtime.jobmanager.views import JobDetail, JobSummary
 from sluice.runtime.messages import Admission, BlobRef, JobKind, JobState, JobSubmission, Message, SecretReference
-from sluice.runtime.spark.driver import connect_session
+from sluice.runtime.spark.driver.connect import session
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class ConnectSessions:
         self._dispatcher = dispatcher
         self._store = store
         self._config = config
-        self._program = inspect.getsource(connect_session).encode()
+        self._program = inspect.getsource(session).encode()
         self._submitting: set[str] = set()
         self._starting: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 

@@ -1,6 +1,6 @@
 """Runs one driver attempt: fetches the program, runs JVM and Python, and relays between Spark and the JobMaster.
 
-Connections to the JobManager are in ``runtime.spark.driver.jobmaster_link``. A function argument fetches blobs.
+Connections to the JobManager are in ``runtime.spark.driver.link.jobmaster_link``. A function argument fetches blobs.
 """
 
 from __future__ import annotations
@@ -44,14 +44,17 @@ from sluice.runtime.spark.driver.bridge import (
 )
 from sluice.runtime.spark.driver.conf import driver_conf, kind_conf
 from sluice.runtime.spark.driver.event_log import EventLogReceiver
-from sluice.runtime.spark.driver.fetching import FetchBlob, with_failover
-from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, first_of
-from sluice.runtime.spark.driver.places import DriverPlaces
-from sluice.runtime.spark.driver.process import DriverProcess
-from sluice.runtime.spark.driver.program import Program
+from sluice.runtime.spark.driver.link import JobMasterLink, first_of
+from sluice.runtime.spark.driver.program import (
+    DriverPlaces,
+    DriverProcess,
+    FetchBlob,
+    Program,
+    WaitingDriver,
+    with_failover,
+)
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.driver.verdict import Ending, judge
-from sluice.runtime.spark.driver.waiting import WaitingDriver
 from sluice.runtime.spark.errors import WarmProcessUnusable
 from sluice.runtime.spark.job_python import install_job_python
 from sluice.runtime.spark.jvm import Gateway, SparkRuntime

@@ -32,12 +32,11 @@ from sluice.runtime.node import Leader, forbid_core_dumps
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint, RpcService
 from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.spark.driver.agent import DriverAgent
-from sluice.runtime.spark.driver.connect_address import published_port
-from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink
-from sluice.runtime.spark.driver.lease import DriverLease
+from sluice.runtime.spark.driver.connect import published_port
+from sluice.runtime.spark.driver.link import DriverLease, JobMasterLink
+from sluice.runtime.spark.driver.program import WaitingDriver, WaitingSpec
 from sluice.runtime.spark.driver.spec import BEGIN, EXIT_UNUSABLE, SPARE, DriverSpec
 from sluice.runtime.spark.driver.ui_client import UI_SOCKET, ask_ui
-from sluice.runtime.spark.driver.waiting import WaitingDriver, WaitingSpec
 from sluice.runtime.spark.errors import DriverFailed, WarmProcessUnusable
 from sluice.runtime.spark.evidence import read_evidence
 from sluice.runtime.spark.jvm import find_spark_runtime, make_temp_dir, remove_temp_dir

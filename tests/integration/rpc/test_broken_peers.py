@@ -14,16 +14,16 @@ from h2.connection import H2Connection
 
 from sluice.pki.channels import Channel, server_policy
 from sluice.runtime.rpc import StreamTimeouts, envelope as wire
-from sluice.runtime.rpc.connection import MAX_UNSENT_BYTES
 from sluice.runtime.rpc.exchange import Exchange
-from sluice.runtime.rpc.transport import (
+from sluice.runtime.rpc.transport.connection import MAX_UNSENT_BYTES
+from sluice.runtime.rpc.transport.grpc_stream import (
     ALPN,
     CONTENT_TYPE,
     PATH,
     GrpcStream,
     dial,
 )
-from sluice.runtime.rpc.window import MAX_OPEN_CALLS
+from sluice.runtime.rpc.transport.window import MAX_OPEN_CALLS
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.rpc.world import Pair, World, jobmanager, taskmanager
 from tests.waiting import until

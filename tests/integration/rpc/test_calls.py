@@ -24,8 +24,8 @@ from sluice.runtime.rpc import (
 )
 from sluice.runtime.rpc.envelope import MAX_ENVELOPE_BYTES
 from sluice.runtime.rpc.exchange import Exchange
-from sluice.runtime.rpc.transport import READ_BUFFER_BYTES, GrpcStream
-from sluice.runtime.rpc.window import MAX_OPEN_CALLS
+from sluice.runtime.rpc.transport.grpc_stream import READ_BUFFER_BYTES, GrpcStream
+from sluice.runtime.rpc.transport.window import MAX_OPEN_CALLS
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.rpc.world import (
     JOB,

@@ -14,7 +14,8 @@ from sluice.audit.insider.payload.rows import forging
 from sluice.audit.insider.payload.wire import PATH, PROTOCOL_VERSION, Refused, RpcConnection, pack, unpack
 from sluice.audit.insider.payload.world import Target, World as Known
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.runtime.rpc import envelope, transport
+from sluice.runtime.rpc import envelope
+from sluice.runtime.rpc.transport import grpc_stream
 from sluice.runtime.shuffle.data_plane import frames
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.rpc.world import JOB, OTHER_JOB, Echo, World, jobmanager
@@ -80,7 +81,7 @@ async def test_nobody_who_listens_is_no_pass(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_it_speaks_the_clusters_version() -> None:
     assert PROTOCOL_VERSION == envelope.PROTOCOL_VERSION
-    assert PATH == transport.PATH
+    assert PATH == grpc_stream.PATH
     assert forging._HEADER.format == frames.HEADER.format
     assert (forging._MAGIC, forging._VERSION) == (frames.MAGIC, frames.VERSION)
     assert (forging._HELLO, forging._HELLO_OK) == (frames.FrameType.HELLO, frames.FrameType.HELLO_OK)

@@ -10,7 +10,7 @@ from sluice.core.errors import PeerRefused
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.rpc import PeerUnreachable
-from sluice.runtime.rpc.transport import ALPN
+from sluice.runtime.rpc.transport.grpc_stream import ALPN
 from tests.free_ports import free_port
 from tests.hostile import HOSTILE_CLIENTS, HOSTILE_SERVERS, TRUST_DOMAIN, Hostile, answer_of, assert_refused
 from tests.integration.rpc.world import JOB, Pair, World, jobmanager, taskmanager

@@ -38,8 +38,8 @@ from sluice.runtime.messages import (
     UiRequest,
 )
 from sluice.runtime.rpc import RpcEndpoint, RpcService
-from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink
-from sluice.runtime.spark.driver.lease import DriverLease
+from sluice.runtime.spark.driver.link.jobmaster_link import JobMasterLink
+from sluice.runtime.spark.driver.link.lease import DriverLease
 from sluice.runtime.spark.driver.main import DialedPeer, awaited_spec
 from sluice.runtime.spark.driver.spec import DriverSpec
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.node import ChildProcess
-from sluice.runtime.spark.driver.imported_python import imported_python_argv, run_pipeline
+from sluice.runtime.spark.driver.program.imported_python import imported_python_argv, run_pipeline
 from sluice.runtime.spark.jvm import Command
 
 DEADLINE_SECONDS = 120

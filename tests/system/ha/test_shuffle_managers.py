@@ -16,7 +16,7 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.config import RuntimeConfig
 from sluice.runtime.ha.config import HaConfig
-from sluice.runtime.ha.zookeeper_client import ZooKeeperSession
+from sluice.runtime.ha.zookeeper.session import ZooKeeperSession
 from sluice.runtime.processes.shuffle_manager import shuffle_ha, shuffle_manager
 from sluice.runtime.processes.shuffle_worker import run_shuffle_worker
 from sluice.runtime.rpc import RpcService

@@ -17,8 +17,8 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.ha.config import HaConfig
 from sluice.runtime.ha.errors import LeadershipLost, PointerConflict, PointerExists
 from sluice.runtime.ha.leadership import LeaderInformation, Leadership
-from sluice.runtime.ha.zookeeper import ZooKeeperElection, ZooKeeperLeadership
-from sluice.runtime.ha.zookeeper_client import ZooKeeperSession
+from sluice.runtime.ha.zookeeper.election import ZooKeeperElection, ZooKeeperLeadership
+from sluice.runtime.ha.zookeeper.session import ZooKeeperSession
 from tests.hostile import TRUST_DOMAIN, Hostile
 from tests.system.ha.ensemble import Ensemble
 from tests.system.ha.world import eventually

@@ -2,7 +2,7 @@ package org.apache.spark.sql.connect.service
 
 import org.apache.spark.SparkContext
 
-/** The functions of the Spark Connect server that `runtime/spark/driver/connect_session.py` calls.
+/** The functions of the Spark Connect server that `runtime/spark/driver/connect/session.py` calls.
   *
   * `io.sluice.tls.ConnectTls` configures the TLS of its listener.
   */

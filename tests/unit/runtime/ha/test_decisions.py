@@ -22,7 +22,7 @@ from sluice.runtime.jobmanager.store.job_store import AcceptedJob, Attempt
 from sluice.runtime.jobmanager.views import AttemptView
 from sluice.runtime.messages import BlobRef, JobSubmission
 from sluice.runtime.node.orphaned_processes import kill_processes_below
-from sluice.runtime.spark.driver.lease import DriverLease
+from sluice.runtime.spark.driver.link.lease import DriverLease
 
 
 class Clock:

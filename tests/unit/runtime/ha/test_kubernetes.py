@@ -20,15 +20,15 @@ from sluice.runtime.ha.errors import (
     PointersFull,
     StorageUnavailable,
 )
-from sluice.runtime.ha.kubernetes import KubernetesElection, KubernetesLeadership
-from sluice.runtime.ha.kubernetes_client import (
+from sluice.runtime.ha.kubernetes.client import (
     LEASES,
     KubernetesClient,
     ObjectConflict,
     ObjectMissing,
     RequestUnsettled,
 )
-from sluice.runtime.ha.kubernetes_pointers import MAX_TOTAL_BYTES, RESERVED_BYTES_PER_JOB, TERM
+from sluice.runtime.ha.kubernetes.election import KubernetesElection, KubernetesLeadership
+from sluice.runtime.ha.kubernetes.pointers import MAX_TOTAL_BYTES, RESERVED_BYTES_PER_JOB, TERM
 from sluice.runtime.ha.leadership import LeaderInformation
 from sluice.runtime.ha.pointers import MAX_POINTER_BYTES, PointerStore
 from tests.outside import OutsideAuthority

@@ -23,7 +23,7 @@ from sluice.runtime.jobmanager.dispatcher.orphaned_drivers import seconds_until_
 from sluice.runtime.jobmanager.store.job_store import JobStore
 from sluice.runtime.jobmanager.views import JobRecord
 from sluice.runtime.messages import BlobRef, JobState, JobSubmission
-from sluice.runtime.spark.driver.lease import DriverLease
+from sluice.runtime.spark.driver.link.lease import DriverLease
 from tests.unit.runtime.ha.simulated import Lines, MemoryStorage, Service, SimulatedPointers
 
 TIMEOUT = 10.0

@@ -9,7 +9,7 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError  # type: ignore[import-untyped]  # has no types
 
 from sluice.runtime.ha.errors import StorageUnavailable
-from sluice.runtime.ha.zookeeper_pointers import ZooKeeperPointers
+from sluice.runtime.ha.zookeeper.pointers import ZooKeeperPointers
 
 
 class Transaction:

@@ -11,9 +11,9 @@ import pytest
 
 from sluice.core import end_tasks
 from sluice.pki import Role
-from sluice.runtime.ha import zookeeper
 from sluice.runtime.ha.config import HaConfig
-from sluice.runtime.ha.zookeeper_client import LOST
+from sluice.runtime.ha.zookeeper import election as zookeeper_election
+from sluice.runtime.ha.zookeeper.session import LOST
 from tests.hostile import TestPki
 from tests.waiting import until
 
@@ -35,10 +35,10 @@ class DeadSession:
 
 
 async def test_a_session_that_never_connects_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper, "ZooKeeperSession", DeadSession)
-    monkeypatch.setattr(zookeeper, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(zookeeper_election, "ZooKeeperSession", DeadSession)
+    monkeypatch.setattr(zookeeper_election, "RETRY_SECONDS", 0.01)
     identity = TestPki(tmp_path).process(Role.JOBMANAGER)
-    election = zookeeper.ZooKeeperElection(HaConfig(), identity)
+    election = zookeeper_election.ZooKeeperElection(HaConfig(), identity)
     electing = asyncio.create_task(election.elect(lambda: None))
     try:
         await until(lambda: DeadSession.made >= 3)

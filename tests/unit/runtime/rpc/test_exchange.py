@@ -23,11 +23,11 @@ from sluice.runtime.rpc.call import (
     Invocation,
     Request,
 )
-from sluice.runtime.rpc.connection import MAX_UNSENT_BYTES, RpcConnection
 from sluice.runtime.rpc.contract import gateway_of
 from sluice.runtime.rpc.exchange import Exchange
 from sluice.runtime.rpc.proxy import make_proxy
-from sluice.runtime.rpc.window import MAX_OPEN_CALLS
+from sluice.runtime.rpc.transport.connection import MAX_UNSENT_BYTES, RpcConnection
+from sluice.runtime.rpc.transport.window import MAX_OPEN_CALLS
 from tests.waiting import until
 
 LOCAL = SpiffeId.process("sluice.local", Role.JOBMANAGER, "jm")

@@ -8,7 +8,7 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, Event, RequestReceived, ResponseReceived, StreamEnded
 from hypothesis import given, settings, strategies as st
 
-from sluice.runtime.rpc.http2 import (
+from sluice.runtime.rpc.transport.http2 import (
     MAX_CONTINUATIONS,
     MAX_FRAME_BYTES,
     PREFACE,

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from sluice.runtime.rpc import envelope as wire
 from sluice.runtime.rpc.deadlines import Deadlines, Expired
-from sluice.runtime.rpc.outbox import Outbox
+from sluice.runtime.rpc.transport.outbox import Outbox
 
 
 def numbered(number: int) -> bytes:

@@ -7,7 +7,7 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sluice.runtime.rpc import MailboxFull, RpcError
-from sluice.runtime.rpc.window import (
+from sluice.runtime.rpc.transport.window import (
     MAX_OPEN_BYTES,
     MAX_OPEN_CALLS,
     MAX_WAITING_CALLS,

@@ -20,7 +20,7 @@ from sluice.runtime.messages import ConnectionEvidence, Evidence
 from sluice.runtime.node.evidence import MAX_EVIDENCE_ENTRIES, merge
 from sluice.runtime.node.leader_finder import LeaderDiscovery
 from sluice.runtime.sandbox import Trial
-from sluice.runtime.spark.driver.program import safe_name
+from sluice.runtime.spark.driver.program.program import safe_name
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.errors import DriverFailed, SparkError
 from sluice.runtime.spark.evidence import (

@@ -37,9 +37,9 @@ from sluice.runtime.rpc import (
     PeerUnreachable,
 )
 from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
-from sluice.runtime.spark.driver.call_queue import BUSY_CALLS
-from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, JobMasterPeer
-from sluice.runtime.spark.driver.lease import DriverLease
+from sluice.runtime.spark.driver.link.call_queue import BUSY_CALLS
+from sluice.runtime.spark.driver.link.jobmaster_link import JobMasterLink, JobMasterPeer
+from sluice.runtime.spark.driver.link.lease import DriverLease
 from sluice.runtime.spark.driver.main import run_linked
 from sluice.runtime.spark.errors import DriverFailed
 from tests.waiting import until

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sluice.runtime.spark.driver.lease import DriverLease
+from sluice.runtime.spark.driver.link.lease import DriverLease
 
 DEADLINE_SECONDS = 20.0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.messages import Archive, BlobRef, DriverAssignment
-from sluice.runtime.spark.driver.program import Program
+from sluice.runtime.spark.driver.program.program import Program
 from sluice.runtime.spark.errors import DriverFailed
 
 SECRET = "0" * 64

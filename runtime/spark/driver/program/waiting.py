@@ -17,9 +17,9 @@ from sluice.core import end_tasks, is_regular_file, read_secret, write_secret
 from sluice.runtime.job_network import AttachmentClient, ReceivedAttachment
 from sluice.runtime.node import ChildProcess, open_log
 from sluice.runtime.sandbox import IsolationConfig, Sandbox, Subject, Trial, View
-from sluice.runtime.spark.driver.imported_python import imported_python_argv, run_pipeline, send_line
-from sluice.runtime.spark.driver.pipeline import python_environment
-from sluice.runtime.spark.driver.places import DriverPlaces
+from sluice.runtime.spark.driver.program.imported_python import imported_python_argv, run_pipeline, send_line
+from sluice.runtime.spark.driver.program.pipeline import python_environment
+from sluice.runtime.spark.driver.program.places import DriverPlaces
 from sluice.runtime.spark.driver.spec import MAX_SPEC_BYTES, as_path
 from sluice.runtime.spark.errors import DriverFailed, SparkError
 from sluice.runtime.spark.jvm import (

@@ -19,7 +19,7 @@ from sluice.pki import SpiffeId
 from sluice.pki.tls import peer_of
 from sluice.runtime.rpc.envelope import MAX_BATCH_BYTES
 from sluice.runtime.rpc.errors import PeerUnreachable
-from sluice.runtime.rpc.http2 import Headers, Http2Stream, Http2Violation
+from sluice.runtime.rpc.transport.http2 import Headers, Http2Stream, Http2Violation
 
 ALPN = ("h2",)
 PATH = "/sluice.rpc.v1.Rpc/Exchange"

@@ -32,8 +32,8 @@ from sluice.runtime.ha.errors import ElectionUnavailable, EntryDamaged, Leadersh
 from sluice.runtime.ha.leadership import LeaderInformation, Leadership
 from sluice.runtime.ha.leadership_validity import SAFE_SHARE, LeadershipValidity
 from sluice.runtime.ha.pointers import FOLDERS
-from sluice.runtime.ha.zookeeper_client import LOST, ZooKeeperSession
-from sluice.runtime.ha.zookeeper_pointers import ZooKeeperPointers
+from sluice.runtime.ha.zookeeper.pointers import ZooKeeperPointers
+from sluice.runtime.ha.zookeeper.session import LOST, ZooKeeperSession
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,13 +1,12 @@
 """The driver agent's connection to its JobMaster: delivers calls in order, and reconnects for a limited time.
 
-Calls are delivered in the order in which they were queued, and each is repeated until it is answered
-(:mod:`sluice.runtime.spark.driver.call_queue`). After a reconnection the driver registers and reports its state again
-(:mod:`sluice.runtime.spark.driver.reported_state`), because the JobMaster may belong to a new leader that knows nothing
-of it (ADR 103). The link is lost if no JobMaster is found for too long, or if the JobMaster refuses this driver. The
-owner of the link must then stop the driver (fencing, :attr:`JobMasterLink.lost`).
+Calls are delivered in the order in which they were queued, and each is repeated until it is answered (``call_queue``).
+After a reconnection the driver registers and reports its state again (``reported_state``), because the JobMaster may
+belong to a new leader that knows nothing of it (ADR 103). The link is lost if no JobMaster is found for too long, or if
+the JobMaster refuses this driver. The owner of the link must then stop the driver (:attr:`JobMasterLink.lost`).
 
-The driver also holds a lease (:mod:`sluice.runtime.spark.driver.lease`). It starts when the last answered renewal was
-*sent*, because that is the latest time at which the JobManager certainly led.
+The driver also holds a lease (``lease``). It starts when the last answered renewal was *sent*, because that is the
+latest time at which the JobManager certainly led.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ from sluice.runtime.rpc import (
     RpcError,
     RpcTimeout,
 )
-from sluice.runtime.spark.driver.call_queue import RETRY_SECONDS, CallQueue, accepted
-from sluice.runtime.spark.driver.lease import DriverLease
-from sluice.runtime.spark.driver.reported_state import ReportedState
+from sluice.runtime.spark.driver.link.call_queue import RETRY_SECONDS, CallQueue, accepted
+from sluice.runtime.spark.driver.link.lease import DriverLease
+from sluice.runtime.spark.driver.link.reported_state import ReportedState
 from sluice.runtime.spark.errors import DriverFailed
 
 _AWAY = (EndpointNotFound, EndpointStopped, LeadershipLost, MailboxFull, PeerUnreachable, RpcTimeout)

@@ -31,7 +31,7 @@ from sluice.runtime.ha.errors import (
     PointersFull,
     StorageUnavailable,
 )
-from sluice.runtime.ha.kubernetes_client import (
+from sluice.runtime.ha.kubernetes.client import (
     CONFIG_MAPS,
     KubernetesClient,
     Object,

@@ -1,4 +1,4 @@
-"""Pointers as ZooKeeper nodes. Each write is a transaction that checks the writer's latch; see ``zookeeper.py``."""
+"""Pointers as ZooKeeper nodes. Each write is a transaction that checks the writer's latch; see ``election.py``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]
 
 from sluice.runtime.ha.errors import LeadershipLost, OutcomeUnknown, PointerConflict, PointerExists, StorageUnavailable
 from sluice.runtime.ha.pointers import Pointer, check_pointer
-from sluice.runtime.ha.zookeeper_client import ZooKeeperSession
+from sluice.runtime.ha.zookeeper.session import ZooKeeperSession
 
 _T = TypeVar("_T")
 

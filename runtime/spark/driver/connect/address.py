@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from sluice.core import SluiceError, read_untrusted
-from sluice.runtime.spark.driver.connect_session import ADDRESS_FILE
+from sluice.runtime.spark.driver.connect.session import ADDRESS_FILE
 
 MAX_ADDRESS_BYTES = 4096
 

@@ -2,7 +2,7 @@
 
 It runs as ``python -c`` in a box. Its arguments are paths of files that it creates once it waits. The line on standard
 input is a JSON object: ``environment``, ``directory``, ``argv``
-(:mod:`sluice.runtime.spark.driver.imported_python`). The end of the input means that the process is not needed. The
+(``imported_python``). The end of the input means that the process is not needed. The
 pipeline sees nothing of this program. If a job has its own version of an imported module, the process executes a new
 Python instead.
 """

@@ -31,11 +31,11 @@ from sluice.runtime.masking import Masker
 from sluice.runtime.messages import GivenSecret
 from sluice.runtime.node import ChildProcess, Exit, JobIdentity, masker_of, open_log, own_checkpoints, secret_files
 from sluice.runtime.sandbox import Box, IsolationLevel, Limits, Sandbox, SandboxRefused, Subject, View
-from sluice.runtime.spark.driver.imported_python import imported_python_argv, run_pipeline
-from sluice.runtime.spark.driver.pipeline import Pipeline, python_command, python_environment
-from sluice.runtime.spark.driver.places import DriverPlaces
+from sluice.runtime.spark.driver.program.imported_python import imported_python_argv, run_pipeline
+from sluice.runtime.spark.driver.program.pipeline import Pipeline, python_command, python_environment
+from sluice.runtime.spark.driver.program.places import DriverPlaces
+from sluice.runtime.spark.driver.program.waiting import JVM, PIPELINE, WaitingDriver
 from sluice.runtime.spark.driver.spec import DriverSpec
-from sluice.runtime.spark.driver.waiting import JVM, PIPELINE, WaitingDriver
 from sluice.runtime.spark.errors import DriverFailed, SparkError, WarmProcessUnusable
 from sluice.runtime.spark.jvm import Command, Gateway, SparkRuntime, driver_jvm_command, read_gateway
 from sluice.runtime.workload import TokenFile, WorkloadPlace

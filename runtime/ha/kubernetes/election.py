@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from sluice.core import end_tasks
 from sluice.runtime.ha.errors import ElectionUnavailable, EntryDamaged, HaError, LeadershipLost
-from sluice.runtime.ha.kubernetes_client import (
+from sluice.runtime.ha.kubernetes.client import (
     LEASES,
     KubernetesClient,
     Object,
@@ -27,7 +27,7 @@ from sluice.runtime.ha.kubernetes_client import (
     ObjectMissing,
     RequestUnsettled,
 )
-from sluice.runtime.ha.kubernetes_pointers import KubernetesPointers, Term, written_epoch
+from sluice.runtime.ha.kubernetes.pointers import KubernetesPointers, Term, written_epoch
 from sluice.runtime.ha.leadership import LeaderInformation, Leadership
 from sluice.runtime.ha.leadership_validity import SAFE_SHARE, LeadershipValidity
 

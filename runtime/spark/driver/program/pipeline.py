@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.runtime.spark.driver.places import DriverPlaces
+from sluice.runtime.spark.driver.program.places import DriverPlaces
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.job_python import job_python_environment
 from sluice.runtime.spark.jvm import NO_PACKAGES, Command, Gateway, Packages, SparkRuntime

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from sluice.runtime.gateways import JobMasterGateway
 from sluice.runtime.rpc import MailboxFull
-from sluice.runtime.spark.driver.reported_state import Call
+from sluice.runtime.spark.driver.link.reported_state import Call
 
 MAX_QUEUED_CALLS = 10_000
 """Maximum number of queued calls. More mean that the JobMaster has been away for too long."""

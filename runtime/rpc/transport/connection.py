@@ -15,7 +15,7 @@ from typing import Protocol
 from sluice.pki import SpiffeId
 from sluice.runtime.rpc import envelope as wire
 from sluice.runtime.rpc.errors import PeerUnreachable, ProtocolViolation, RpcError
-from sluice.runtime.rpc.outbox import Outbox
+from sluice.runtime.rpc.transport.outbox import Outbox
 
 MAX_UNSENT_BYTES = 64 << 20
 """Number of unsent bytes at which a peer counts as not reading, and its connection is closed."""

@@ -22,7 +22,7 @@ RETRY_SECONDS = 0.5
 
 
 class Assigned(Protocol):
-    """Knows the current location of the files (:class:`~sluice.runtime.spark.driver.jobmaster_link.JobMasterLink`)."""
+    """Knows the current location of the files (:class:`~sluice.runtime.spark.driver.link.JobMasterLink`)."""
 
     async def reassigned(self, than: DriverAssignment, seconds: float) -> DriverAssignment | None:
         """An assignment newer than ``than``; None: there is none within ``seconds``."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sluice.core import make_private_directory
 from sluice.runtime.messages import BlobRef, DriverAssignment
-from sluice.runtime.spark.driver.fetching import FetchBlob
-from sluice.runtime.spark.driver.pipeline import Pipeline
+from sluice.runtime.spark.driver.program.fetching import FetchBlob
+from sluice.runtime.spark.driver.program.pipeline import Pipeline
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.jvm import Packages, check_importable, importable_name
 

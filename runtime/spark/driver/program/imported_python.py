@@ -1,6 +1,6 @@
 """A Python process of a driver that has already imported PySpark, and waits for the pipeline to run.
 
-It either waits for a job (:mod:`sluice.runtime.spark.driver.waiting`), or imports while the JVM of its job starts.
+It either waits for a job (``waiting``), or imports while the JVM of its job starts.
 """
 
 from __future__ import annotations

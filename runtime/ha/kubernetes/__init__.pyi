@@ -1,0 +1,2 @@
+from .client import KubernetesClient as KubernetesClient
+from .election import KubernetesElection as KubernetesElection

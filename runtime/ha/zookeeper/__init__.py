@@ -1,0 +1,5 @@
+"""Leader election and pointers in ZooKeeper, over mutual TLS."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,1 @@
+from .election import ZooKeeperElection as ZooKeeperElection

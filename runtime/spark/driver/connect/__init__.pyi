@@ -1,0 +1,1 @@
+from .address import published_port as published_port
