@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from sluice.core import SECRET_MODE, make_private_directory, sync_directory
-from sluice.runtime.blob.errors import BlobCorrupt, BlobError, BlobNotFound, BlobTooLarge
+from sluice.runtime.blob.errors import BlobCorrupt, BlobError, BlobNotFound, BlobTooLarge, UploadNotFound
 from sluice.runtime.blob.names import JOB_ID, check_digest, check_file_name, check_job_id
 from sluice.runtime.blob.uploads import UploadStore
 from sluice.runtime.messages import BlobRef
@@ -150,8 +150,12 @@ class BlobStore:
         directory, room = self._room(job_id)
         if ref.size > room:
             raise BlobTooLarge(f"{ref.name} is larger than {room} bytes", "see max_blob_bytes in [jobmanager]")
-        with contextlib.suppress(FileExistsError):
+        try:
             (directory / ref.sha256).hardlink_to(content)
+        except FileExistsError:
+            pass
+        except FileNotFoundError as error:  # another thread has removed the upload, or the job
+            raise UploadNotFound(f"upload {upload_id} no longer exists", "start a new one") from error
         sync_directory(directory)
         return ref
 

@@ -164,7 +164,12 @@ class UploadStore:
 
     def owned(self, owner: str) -> tuple[Upload, ...]:
         """All uploads of ``owner``."""
-        return tuple(self._view(upload_id, note) for upload_id, note in self._notes() if note.owner == owner)
+        found = []
+        for upload_id, note in self._notes():
+            if note.owner == owner:
+                with contextlib.suppress(UploadNotFound):  # another thread has removed it meanwhile
+                    found.append(self._view(upload_id, note))
+        return tuple(found)
 
     @contextlib.contextmanager
     def append(self, upload_id: str, owner: str, offset: int) -> Iterator[Appending]:
@@ -178,12 +183,13 @@ class UploadStore:
         note = self._note(upload_id, owner)
         turn = self._turns[upload_id] = self._turns.get(upload_id, 0) + 1
         path = self._root / upload_id / _CONTENT
-        present = path.stat().st_size
-        if note.complete or present != offset:
-            raise UploadConflict(
-                f"upload {upload_id} is at offset {present}, not {offset}", f"continue at offset {present}"
-            )
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with _not_removed(upload_id):
+            present = path.stat().st_size
+            if note.complete or present != offset:
+                raise UploadConflict(
+                    f"upload {upload_id} is at offset {present}, not {offset}", f"continue at offset {present}"
+                )
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             yield Appending(descriptor, offset, note.size, lambda: self._turns.get(upload_id) == turn)
         finally:
@@ -194,15 +200,17 @@ class UploadStore:
 
 
         Raises:
+            UploadNotFound: the upload does not exist, or belongs to another user.
             BlobCorrupt: the content does not have the announced digest. The upload is removed.
         """
         note = self._note(upload_id, owner)
         path = self._root / upload_id / _CONTENT
-        if note.complete or path.stat().st_size < note.size:
-            return self._view(upload_id, note)
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            os.fsync(file.fileno())
+        with _not_removed(upload_id):
+            if note.complete or path.stat().st_size < note.size:
+                return self._view(upload_id, note)
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                os.fsync(file.fileno())
         if digest != note.sha256:
             self._remove(upload_id)
             raise BlobCorrupt(f"{note.name} has SHA-256 {digest}, expected {note.sha256}", "upload it again")
@@ -268,10 +276,8 @@ class UploadStore:
         return self._clock()
 
     def _view(self, upload_id: str, note: _Note) -> Upload:
-        try:
+        with _not_removed(upload_id):
             offset = (self._root / upload_id / _CONTENT).stat().st_size
-        except OSError as error:
-            raise UploadNotFound(f"upload {upload_id} no longer exists", "start a new one") from error
         return Upload(
             id=upload_id,
             name=note.name,
@@ -285,6 +291,15 @@ class UploadStore:
     def _remove(self, upload_id: str) -> None:
         self._turns.pop(upload_id, None)
         shutil.rmtree(self._root / upload_id, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _not_removed(upload_id: str) -> Iterator[None]:
+    """Raises :class:`UploadNotFound` if another thread removes the upload meanwhile."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UploadNotFound(f"upload {upload_id} no longer exists", "start a new one") from error
 
 
 @asynccontextmanager
