@@ -46,7 +46,7 @@ class EgressMisconfigured(SluiceError):
 
 
 class EgressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What jobs may connect to besides themselves."""
+    """What jobs may connect to outside the job itself."""
 
     mode: EgressSetting = EgressSetting.DEFAULT
     """``enforce``: what the policy allows; ``audit``: everything, and it is recorded; ``off``: everything; ``default``:

@@ -37,7 +37,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours"}
 RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", help="Such as taskmanager.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the process, such as tm-7.")]
 DnsOption = Annotated[list[str] | None, typer.Option(help="Host name by which a listener is reached; repeatable.")]
-IpOption = Annotated[list[str] | None, typer.Option(help="Address likewise; repeatable.")]
+IpOption = Annotated[list[str] | None, typer.Option(help="IP address by which a listener is reached; repeatable.")]
 
 
 def mount(app: typer.Typer) -> None:

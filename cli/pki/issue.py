@@ -61,7 +61,7 @@ def issue(
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     dns: Annotated[list[str] | None, typer.Option(help="Host name by which a listener is reached; repeatable.")] = None,
-    ip: Annotated[list[str] | None, typer.Option(help="Address likewise; repeatable.")] = None,
+    ip: Annotated[list[str] | None, typer.Option(help="IP address by which a listener is reached; repeatable.")] = None,
     lifetime: Annotated[str | None, typer.Option(help="Such as 12h, 90m, 30d; default: by role.")] = None,
     accept: Annotated[
         list[str] | None, typer.Option(help="SPIFFE pattern of peers that a JVM accepts; repeatable.")

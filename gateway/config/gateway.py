@@ -66,7 +66,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     port: int = 8443
     """Port of Envoy's HTTPS listener; 0 means any free port."""
     server_names: tuple[str, ...] = ("localhost",)
-    """DNS names in the edge certificate, besides the listener's address. Requests for other hosts are refused."""
+    """DNS names in the edge certificate beside the listener's address. Requests for other hosts are refused."""
     certificate_file: str = ""
     """Path of a certificate chain (PEM, leaf first) from another CA, for clients that request one of server_names by
     SNI; empty: the edge authority's certificate. Changes are loaded without a restart."""

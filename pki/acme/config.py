@@ -44,7 +44,7 @@ class AcmeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     http01_port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 80
     """Port of http-01, for tests and port forwarding: RFC 8555 requires that clients are reachable at port 80."""
     tls_alpn01_port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 443
-    """Port of tls-alpn-01 likewise."""
+    """Port of tls-alpn-01, for tests and port forwarding: RFC 8737 requires port 443."""
 
     def __post_init__(self) -> None:
         if max(map(len, (self.names, self.except_names, self.networks, self.resolvers))) > MAX_ENTRIES:

@@ -35,7 +35,7 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     dns: tuple[str, ...] = ()
     """Host names in the certificate, with the same placeholders; the process asks for exactly these (--dns)."""
     ips: tuple[str, ...] = ()
-    """Addresses likewise (--ip)."""
+    """IP addresses in the certificate, with the same placeholders (--ip)."""
     edge_server: bool = False
     """Whether this is the public certificate of a gateway."""
 

@@ -86,7 +86,7 @@ class PoolFigures:
         for kind in WarmKind:
             number = sum(count for size, count in waiting.items() if size.kind is kind)
             yield Sample("sluice_warm_jvms", "gauge", "Warm JVMs that wait for a job.", number, {"kind": kind})
-            for result, found in (("hit", self.hits), ("miss", self.misses), ("in_vain", self.unusable)):
+            for result, found in (("hit", self.hits), ("miss", self.misses), ("unusable", self.unusable)):
                 yield Sample(
                     "sluice_warm_takes_total",
                     "counter",
