@@ -1,9 +1,10 @@
-"""What the pool of warm JVMs costs a cluster that is busy: jobs fill all slots, with the pool on and off.
+"""The cost of the pool of warm JVMs for a busy cluster: jobs fill all slots, with the pool on and off.
 
-Each of two clusters has slots for the executors of one job. A job keeps every processor busy with queries of the same
-work, and prints how long each of them took. The pool of the one cluster is full when its job begins, and lacks all its
-JVMs while the job runs. The clusters take turns; the ratio is that of the medians of a round, and the figure that
-counts is the median of the rounds. The first queries of a job, in which its JVMs compile, do not count.
+Each of the two clusters has slots for the executors of one job. A job keeps every processor busy with
+queries that all do the same work, and prints how long each of them took. In the cluster with the pool, the
+pool is full when a job begins, and lacks all its JVMs while the job runs. The clusters take turns. The
+ratio of a round is that of its medians, and the result is the median over the rounds. The first queries of
+a job, during which its JVMs compile, do not count.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""The cost of egress: a plain socket through the relay, compared with a client that does CONNECT and TLS itself.
+"""The cost of egress: a socket through the relay, compared with a client that does CONNECT and TLS.
 
     .venv/bin/python -m benchmarks.egress [--quick] [--json]
 
-Both reach the same upstream through the same listener of the same Envoy, with the same certificate of a job and the
-same cipher. One connects like a process of a job: a plain TCP connection to the relay of its TaskManager, which
-encrypts. The other is a program that knows the proxy and encrypts by itself. It uses Python's ``ssl``: OpenSSL does the
-work, without the GIL and one record at a time, and the loop around it is the same as in the relay, so both pay the same
-for Python's socket wrapper. ``openssl s_client`` would add two pipes, and curl its own buffers. Upstream and clients
-are separate processes. The pairs alternate, and the ratio is the median over pairs.
+Both reach the same upstream through the same listener of the same Envoy, with the same job certificate and
+the same cipher. Ours connects like a process of a job: over plain TCP to the relay of its TaskManager,
+which encrypts. The peer is a program that knows the proxy and encrypts by itself. It uses Python's ``ssl``:
+OpenSSL does the work, without the GIL and one record at a time. The loop around it is the same as in the
+relay, so both pay the same for Python's socket wrapper. ``openssl s_client`` would add two pipes, and curl
+its own buffers. Upstream and clients are separate processes. The pairs alternate, and the ratio is the
+median over pairs.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def upstream() -> None:
-    """Send or receive what clients ask for; prints the port to standard output."""
+    """Serve transfers: send or receive as each client asks. Prints the port to standard output."""
     server = socket.create_server(("127.0.0.9", 0))
     print(server.getsockname()[1], flush=True)
     while True:
@@ -45,7 +45,7 @@ def _serve(connection: socket.socket) -> None:
 
 
 def client(task: dict[str, Any]) -> Measured:
-    """Do one transfer. The time is from its first byte to its last, without connecting."""
+    """Do one transfer. The measured time is from the first byte to the last, without connecting."""
     address = (str(task["address"][0]), int(task["address"][1]))
     with socket.create_connection(address) as plain:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -38,7 +38,7 @@ count = {count}
 
 
 def now() -> dt.datetime:
-    """The current time."""
+    """Return the current time in UTC."""
     return dt.datetime.now(dt.UTC)
 
 

@@ -51,7 +51,7 @@ FULL = Plan(rows=200, warm_up=2, rounds=6)
 
 
 def contenders(spark: SparkRuntime, directory: Path) -> tuple[dict[str, Job], ShuffleWorkers]:
-    """Return both jobs, and the shuffle workers of one."""
+    """Return both jobs, and the shuffle workers of our job."""
     config = PkiConfig()
     issuer = LocalIssuer(directory / "pki", config)
     issuer.ensure_authorities()

@@ -1,11 +1,13 @@
-"""The cost of an RPC call: asks over mutual TLS, compared with unary calls of ``grpc.aio`` with the same certificates.
+"""The cost of an RPC call over mutual TLS, compared with unary calls of ``grpc.aio``.
 
-Both do the same work: a client process sends a heartbeat of a TaskManager with four slots to a server process, which
-decodes it into the same type and answers a number. Each caller asks again as soon as it is answered. There are 64
-callers on one connection, and 16 on each of 32 connections of 32 identities; for latency, there is one caller on one
-connection. Short runs of ours and of the peer alternate. The throughput ratio is the median of the paired ratios, for
-one or many connections, whichever is lower. Latencies are from the quietest run, because the machines are shared. The
-figures of one caller on each of 32 connections, where nothing can be batched, are reported as well.
+Both use the same certificates and do the same work: a client process sends a heartbeat of a TaskManager
+with four slots to a server process. The server decodes it into the same type and answers with a number.
+Each caller sends its next call as soon as the previous one is answered. There are 64 callers on one
+connection, and 16 on each of 32 connections of 32 identities; for latency, there is one caller on one
+connection. Short runs of ours and of the peer alternate. The throughput ratio is the median of the paired
+ratios, for one or many connections, whichever is lower. Latencies are from the quietest run, because the
+machines are shared. The figures of one caller on each of 32 connections, where nothing can be batched, are
+reported as well.
 """
 
 from __future__ import annotations

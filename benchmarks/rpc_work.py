@@ -125,7 +125,7 @@ async def grpc_peers(port: int, directories: Sequence[Path]) -> AsyncIterator[li
 
 
 async def measure(asks: Sequence[Ask], callers: int, seconds: float) -> dict[str, float]:
-    """Run ``callers`` callers, spread over ``asks``. Each asks again as soon as it is answered."""
+    """Run ``callers`` callers, spread over ``asks``. Each sends its next call as soon as one is answered."""
     latencies: list[float] = []
     clock = time.perf_counter
     deadline = clock() + seconds
@@ -149,7 +149,7 @@ async def measure(asks: Sequence[Ask], callers: int, seconds: float) -> dict[str
 
 
 async def drive(kind: str, port: int, directories: Sequence[Path]) -> None:
-    """Run loads until standard input ends."""
+    """Run the loads that standard input orders, until it ends."""
     connected = sluice_peers if kind == "sluice" else grpc_peers
     async with connected(port, directories) as asks:
         while load := await next_order():

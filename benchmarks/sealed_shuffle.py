@@ -54,7 +54,7 @@ GOAL = (
 
 @dataclass
 class Watched(Contender):
-    """A job that records the CPU time of its workers for each round."""
+    """A contender that also records the CPU time of its shuffle workers in each round."""
 
     worker_cpu: list[float] = field(default_factory=list)
 

@@ -1,7 +1,8 @@
 """A Spark job for benchmarks: a driver and its executors, started with the commands of the runtime.
 
-The driver program answers each input line with a line. With :attr:`Channels.PLAINTEXT`, the same commands run without
-the TLS provider: only the agent and all ``spark.ssl`` and ``spark.authenticate`` settings are removed.
+The driver program answers each input line with one output line. With :attr:`Channels.PLAINTEXT`, the same
+commands run without the TLS provider: only the agent and all ``spark.ssl`` and ``spark.authenticate``
+settings are removed.
 """
 
 from __future__ import annotations
@@ -156,7 +157,10 @@ class Job:
         return answer.decode().rstrip("\n")
 
     def check_channels(self) -> None:
-        """Raise unless the executors used the expected channels: to workers, or with or without TLS to each other."""
+        """Raise unless the executors used the expected channels.
+
+        These are TLS connections to shuffle workers, or connections to each other with or without TLS.
+        """
         lines = [line for directory in self._identities() for line in read_evidence(_reports(directory)).connections]
         peers = [line.peer for line in lines if "/executor/" in line.local]
         between_executors = sum("/executor/" in peer for peer in peers)

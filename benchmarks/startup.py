@@ -155,7 +155,10 @@ def measure_sluice(cluster: Cluster, pipeline: Path) -> Run:
 
 
 def measure_stream(cluster: Cluster, pipeline: Path, jobs: int, at_a_time: int) -> dict[str, float]:
-    """Keep ``at_a_time`` jobs submitted until ``jobs`` have ended; returns jobs per minute, and seconds per job."""
+    """Keep ``at_a_time`` jobs submitted until ``jobs`` have ended.
+
+    Returns jobs per minute, and the median and 99th percentile of the seconds per job.
+    """
 
     def run(_: int) -> float:
         started = time.monotonic()
@@ -225,13 +228,16 @@ def running(folder: Path, name: str, cache: Path, settings: str = "") -> Iterato
 
 
 class Waiting:
-    """The warm JVMs of a cluster, which wait for jobs."""
+    """The pool of warm JVMs of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def until_full(self) -> None:
-        """Wait until there are as many warm JVMs as a job needs; after jobs at the same time there may be more."""
+        """Wait until the pool has as many warm JVMs as a job needs.
+
+        After concurrent jobs, it may have more.
+        """
         deadline = time.monotonic() + FILL_SECONDS
         while not self._enough(waiting := self._figures("sluice_warm_jvms")):
             if time.monotonic() > deadline:
@@ -244,7 +250,7 @@ class Waiting:
         return waiting.get("driver", 0.0) >= 1 and waiting.get("executor", 0.0) >= EXECUTORS
 
     def costs(self) -> dict[str, float]:
-        """Return the CPU time and the memory of a warm JVM; that of a driver includes its agent and its Python."""
+        """Return CPU time and memory of a warm JVM; those of a driver include its agent and its Python."""
         seconds, started = self._figures("sluice_warm_cpu_seconds_total"), self._figures("sluice_warm_starts_total")
         held = [each.memory_full_info().pss / (1 << 20) for each in self._jvms()]
         return {

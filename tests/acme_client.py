@@ -63,7 +63,7 @@ def jws(header: dict[str, Any], payload: object, key: Key | None = None, *, secr
 
 @dataclass
 class AcmeClient:
-    """A key, and the URL of its account once there is one."""
+    """An ACME account: its key, and its URL once it is registered."""
 
     key: Key = field(default_factory=p256)
     kid: str = ""

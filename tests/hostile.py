@@ -76,7 +76,10 @@ HOSTILE_SERVERS = tuple(case for case in HOSTILE_CLIENTS if case is not Hostile.
 
 @dataclass(frozen=True)
 class HostileIdentity:
-    """An identity that must be refused, as TLS contexts and as a directory; the latter may have no certificate."""
+    """An identity that must be refused, as TLS contexts and as a directory.
+
+    The directory has no certificate if the case is ``NO_CERTIFICATE``.
+    """
 
     case: Hostile
     directory: Path

@@ -127,7 +127,7 @@ class IdentityProvider:
         return web.Response(status=302, headers={"location": request.query["post_logout_redirect_uri"]})
 
     def claims(self, user: str = "ada", audience: str = CLIENT_ID, **more: Any) -> dict[str, Any]:
-        """Return the claims of its tokens."""
+        """Return the claims of a token that the provider issues."""
         now = int(time.time())
         base = {"iss": self.issuer, "aud": audience, "sub": user, "iat": now, "exp": now + 300, "groups": self.groups}
         return {**base, **more}

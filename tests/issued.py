@@ -9,5 +9,5 @@ from sluice.pki.ledger.records import NOTED_KINDS, LedgerRecord
 
 
 def issued_online(pki: Path) -> list[LedgerRecord]:
-    """Return the records, without those of the authority's own identity and of other signers on its machine."""
+    """Return the records, except those for the authority itself and other signers on its machine."""
     return [each for each in read_ledger(ledger_path(pki)) if each.kind not in {"self", *NOTED_KINDS}]

@@ -66,7 +66,7 @@ class Liar:
         """The wrong number of segments that the last frame of the next answer states; None: the right one."""
 
     def answer(self, pieces: list[Piece], *, ordered: bool) -> tuple[list[Piece], int, int]:
-        """Return what is sent instead of ``pieces``, and the number and size that END states."""
+        """Return the pieces to send instead of ``pieces``, and the count and size for the END frame."""
         count, size = len(pieces), sum(len(each.data) for each in pieces)
         if not self.lying:
             self.hoard += pieces[: MOST_HOARDED - len(self.hoard)]
@@ -177,7 +177,7 @@ def replayed(liar: Liar, pieces: list[Piece]) -> list[Piece]:
 
 
 def moved(liar: Liar, pieces: list[Piece]) -> list[Piece]:
-    """Label a segment with another place."""
+    """Label a segment with the partition, sequence number or map of another one."""
     at, other = _any(liar, pieces), liar.rng.choice(pieces + liar.hoard)
     chosen = liar.rng.sample(["partition", "sequence", "map_id"], liar.rng.randint(1, 3))
     pieces[at] = Piece(
@@ -252,7 +252,7 @@ LIES: tuple[Lie, ...] = (
 
 
 class LyingFetchConnection(honest.FetchConnection):
-    """Reads segments like an honest worker, and sends what :attr:`liar` makes of them."""
+    """Reads segments like an honest worker, and sends what :attr:`liar` turns them into."""
 
     liar: Liar
     flag: Path | None = None

@@ -1,4 +1,4 @@
-"""A third-party authority, public or of a company: a root, an intermediate, and certificates of servers."""
+"""A third-party CA, public or of a company: a root, an intermediate, and server certificates."""
 
 from __future__ import annotations
 

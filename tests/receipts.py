@@ -1,4 +1,4 @@
-"""What a receipt needs from a cluster, without a cluster: identities, an audit log, and the record of an ended job."""
+"""The parts of a cluster that receipts need: identities, an audit log, and the record of an ended job."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ OUTSIDE = EgressConnections(
 
 @dataclass
 class ReceiptWorld:
-    """A JobManager and an auth service of one home, at ``now``."""
+    """A JobManager and an auth service that share a home; ``now`` is their clock."""
 
     root: Path
     now: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))

@@ -1,4 +1,7 @@
-"""A simulated cluster of any size: REST and the dashboard show it as a real one, but there are no processes or jobs."""
+"""A simulated cluster of any size, without processes or jobs.
+
+REST and the dashboard show it like a real one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway with an ACME server: the real Envoy, and Pebble."""
+"""Fixtures: a gateway (the real Envoy) that gets its certificates from an ACME server (Pebble)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES = ("sluice.example.com", "sql.example.com")
 
 
 class Site:
-    """A gateway that is validated by a Pebble, both started by the test."""
+    """A gateway and the Pebble that validates its names. The test starts both."""
 
     def __init__(self, directory: Path, gateway: Gateway, pebble: Pebble, config: GatewayConfig) -> None:
         self.directory = directory
@@ -51,7 +51,7 @@ class Site:
         return self.config.acme
 
     def browser(self) -> ssl.SSLContext:
-        """Trusts the ACME server's authority alone."""
+        """Return the TLS context of a client that trusts only the authority of the ACME server."""
         roots = self.directory / "roots.pem"
         roots.write_bytes(self.pebble.roots())
         context = ssl.create_default_context(cafile=str(roots))
@@ -59,7 +59,10 @@ class Site:
         return context
 
     def shown(self, name: str = NAMES[0], context: ssl.SSLContext | None = None) -> x509.Certificate:
-        """The certificate that a client gets which asks for ``name``, whoever signed it."""
+        """Return the certificate that the gateway presents to a client that asks for ``name``.
+
+        By default, the client accepts any issuer.
+        """
         if context is None:
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -83,7 +86,10 @@ MakeSite = Callable[..., Site]
 
 @pytest.fixture
 def make_site(edge_authority: EdgeAuthority, background: BackgroundLoop) -> Iterator[MakeSite]:
-    """Makes sites, which are not started yet; ``settings`` are those of ``[gateway.acme]``."""
+    """Provides a function that creates sites. It does not start them.
+
+    Its ``settings`` are those of ``[gateway.acme]``.
+    """
     with contextlib.ExitStack() as stack:
 
         def make(*, names: tuple[str, ...] = NAMES, pebble: dict[str, Any] | None = None, **settings: Any) -> Site:

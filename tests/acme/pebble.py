@@ -1,4 +1,4 @@
-"""Pebble, an ACME server for tests, with the DNS server that it asks; it validates everything for real."""
+"""Runs Pebble, an ACME server for tests, and its DNS server. All validations are real."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ EAB_KEY = base64.urlsafe_b64encode(bytes(range(32))).rstrip(b"=").decode()
 
 @dataclass
 class Pebble:
-    """One server, which validates at these ports of 127.0.0.1 whatever the name.
+    """A Pebble server. It validates every name at the given ports of 127.0.0.1.
 
     Attributes:
-        directory: for its files.
-        http_port: where it asks for http-01.
-        tls_port: where it asks for tls-alpn-01.
-        environment: how it misbehaves, see Pebble's README.
-        eab: whether it wants an external account binding.
+        directory: the directory for its files.
+        http_port: the port that it contacts for http-01.
+        tls_port: the port that it contacts for tls-alpn-01.
+        environment: environment variables that make it misbehave; see Pebble's README.
+        eab: whether it requires an external account binding.
     """
 
     directory: Path
@@ -52,11 +52,11 @@ class Pebble:
 
     @property
     def url(self) -> str:
-        """Of its directory."""
+        """The URL of its ACME directory."""
         return f"https://127.0.0.1:{self.port}/dir"
 
     def start(self) -> None:
-        """Start it; a restarted one has forgotten everything."""
+        """Start Pebble and its DNS server. Pebble keeps no state across restarts."""
         found = subprocess.run([ROOT / "scripts" / "ensure-pebble"], check=True, capture_output=True, text=True)
         pebble, names = found.stdout.split()
         config = {
@@ -83,22 +83,22 @@ class Pebble:
         wait_until(self._answers, self.log)
 
     def stop(self) -> None:
-        """End both."""
+        """Kill Pebble and its DNS server."""
         while self._processes:
             process = self._processes.pop()
             process.kill()
             process.wait()
 
     def roots(self) -> bytes:
-        """The authority that signs, anew with each start (PEM)."""
+        """Return the root certificate of its signing authority (PEM). Each start creates a new authority."""
         return self._get("/roots/0")
 
     def status_of(self, serial: int) -> str:
-        """Whether it has issued this certificate, as it says itself."""
+        """Return the status that Pebble reports for the certificate with this serial number."""
         return str(json.loads(self._get(f"/cert-status-by-serial/{serial:x}"))["Status"])
 
     def log(self) -> str:
-        """What it has told."""
+        """Return the end of the log of both servers."""
         return (self.directory / "log").read_text(errors="replace")[-4000:]
 
     def _run(self, command: list[str], environment: dict[str, str]) -> None:

@@ -1,4 +1,7 @@
-"""What clients get that are no validation: nothing over acme-tls/1, and nothing but challenges without TLS."""
+"""What clients get from the listeners for ACME validation if they do not validate.
+
+Over acme-tls/1, they get no HTTP answer. Without TLS, they get nothing but challenges.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +34,19 @@ def careless(*protocols: str) -> ssl.SSLContext:
 
 
 def pending(site: Site, kind: str, name: str = NAMES[0]) -> None:
-    """A challenge as an order publishes it."""
+    """Publish a challenge, as an order does."""
     challenge = Challenge(name=name, kind=kind, token=TOKEN, key_authorization=KEY_AUTHORIZATION)  # type: ignore[arg-type]
     AcmeStore(site.home).challenges.publish((challenge,), utc_now())
 
 
 def vouches(site: Site, name: str, *protocols: str) -> bool:
-    """Whether a client that offers ``protocols`` sees the certificate of a challenge."""
+    """Return whether a client that offers ``protocols`` gets the certificate of a challenge."""
     leaf = site.shown(name, careless(*protocols))
     return any(each.oid == ACME_IDENTIFIER and each.critical for each in leaf.extensions)
 
 
 def what_comes(site: Site, name: str | None, *protocols: str) -> tuple[str | None, bytes]:
-    """The protocol that was agreed, and the answer to a request in it."""
+    """Return the negotiated ALPN protocol, and the answer to an HTTP request sent over the connection."""
     with connected(site.gateway.port, careless(*protocols), name) as connection:
         agreed, answer = connection.selected_alpn_protocol(), b""
         try:
@@ -57,7 +60,7 @@ def what_comes(site: Site, name: str | None, *protocols: str) -> tuple[str | Non
 
 @pytest.fixture
 def alpn_site(make_site: MakeSite) -> Site:
-    """Its ACME server is away, so that no order interferes."""
+    """Provides a started gateway for tls-alpn-01, without an ACME server, so that no order interferes."""
     site = make_site(challenge="tls-alpn-01")
     site.gateway.start()
     return site
@@ -70,7 +73,7 @@ def http_site(make_site: MakeSite) -> Site:
     return site
 
 
-def test_acme_tls_leads_to_no_http_whatever_name_is_asked_for(alpn_site: Site) -> None:
+def test_a_connection_over_acme_tls_gets_no_http_answer_for_any_server_name(alpn_site: Site) -> None:
     for name in (*NAMES, "other.example.com", "localhost", None):
         for protocols in ((ACME_TLS_PROTOCOL,), ("h2", ACME_TLS_PROTOCOL), ("http/1.1", ACME_TLS_PROTOCOL, "h2")):
             agreed, answer = what_comes(alpn_site, name, *protocols)
@@ -80,7 +83,7 @@ def test_acme_tls_leads_to_no_http_whatever_name_is_asked_for(alpn_site: Site) -
         assert answer.startswith(b"HTTP/1.1 40"), answer
 
 
-def test_challenge_certificate_is_shown_in_acme_tls_alone_and_for_its_name_alone(alpn_site: Site) -> None:
+def test_the_challenge_certificate_is_served_only_over_acme_tls_and_only_for_its_name(alpn_site: Site) -> None:
     pending(alpn_site, "tls-alpn-01")
     eventually(lambda: vouches(alpn_site, NAMES[0], ACME_TLS_PROTOCOL), "the challenge is not shown")
     for protocols in (("http/1.1",), ("h2",), ("h2", "http/1.1"), ("acme-tls/2",)):
@@ -91,7 +94,7 @@ def test_challenge_certificate_is_shown_in_acme_tls_alone_and_for_its_name_alone
     eventually(lambda: not vouches(alpn_site, NAMES[0], ACME_TLS_PROTOCOL), "the challenge is still shown")
 
 
-def test_challenge_of_a_name_that_is_not_ours_is_not_answered(alpn_site: Site) -> None:
+def test_a_challenge_for_a_name_that_is_not_configured_is_not_answered(alpn_site: Site) -> None:
     pending(alpn_site, "tls-alpn-01", "other.example.com")
     eventually(lambda: not vouches(alpn_site, "other.example.com", ACME_TLS_PROTOCOL), "it is answered")
     assert not vouches(alpn_site, NAMES[0], ACME_TLS_PROTOCOL)
@@ -104,7 +107,7 @@ def test_edge_certificate_is_shown_until_the_server_has_issued_one(alpn_site: Si
         assert connection.version() == "TLSv1.3"
 
 
-def test_without_tls_nothing_but_the_exact_challenge_is_answered(http_site: Site) -> None:
+def test_the_plaintext_listener_answers_only_the_exact_http_01_challenge(http_site: Site) -> None:
     pending(http_site, "http-01")
     path = f"/.well-known/acme-challenge/{TOKEN}"
 
@@ -159,7 +162,7 @@ def test_without_tls_nothing_but_the_exact_challenge_is_answered(http_site: Site
         pytest.param(b"\x16\x03\x01\x00\x05hello", id="tls"),
     ],
 )
-def test_without_tls_other_protocols_are_refused(http_site: Site, greeting: bytes) -> None:
+def test_the_plaintext_listener_refuses_other_protocols(http_site: Site, greeting: bytes) -> None:
     with socket.create_connection(("127.0.0.1", http_site.acme.http_port), timeout=20) as plain:
         plain.sendall(greeting)
         answer = b""
@@ -181,12 +184,12 @@ def test_slow_client_without_tls_is_disconnected(http_site: Site) -> None:
     assert not answer or b" 408 " in answer
 
 
-def test_there_is_no_listener_without_tls_unless_http_01_is_chosen(alpn_site: Site) -> None:
+def test_there_is_no_plaintext_listener_unless_http_01_is_configured(alpn_site: Site) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", alpn_site.acme.http_port), timeout=5)
 
 
-def test_audit_knows_the_listener_without_tls_and_tests_it(http_site: Site) -> None:
+def test_the_audit_knows_and_checks_the_plaintext_challenge_listener(http_site: Site) -> None:
     pending(http_site, "http-01")
     (listener,) = [each for each in declared(http_site.home) if each.kind is Kind.CHALLENGES]
     assert listener.address == ("127.0.0.1", http_site.acme.http_port)

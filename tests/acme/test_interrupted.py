@@ -1,4 +1,7 @@
-"""Orders that are killed, or find the disk full: no key and no order is lost, and the old certificate stays."""
+"""ACME orders that are killed or run out of disk space.
+
+No key and no order is lost, and the old certificate stays in use.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ from tests.unit.core.files.test_files import disk_full_beyond
 
 @pytest.fixture
 def slow_site(make_site: MakeSite) -> Site:
-    """Its server takes some seconds for a validation; the gateway's own agent has tried before and pauses."""
+    """Provides a started site whose ACME server takes some seconds for a validation.
+
+    The gateway's own agent has already failed to reach the server, and pauses before its next attempt.
+    """
     site = make_site(pebble={"environment": {"PEBBLE_VA_NOSLEEP": "", "PEBBLE_VA_SLEEPTIME": "5"}})
     site.gateway.start()
     told(site, "gave no answer")
@@ -41,7 +47,7 @@ def worker(site: Site) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_killed_in_the_middle_of_an_order_it_is_continued_with_its_key(slow_site: Site) -> None:
+def test_an_order_that_was_killed_midway_is_continued_with_the_same_key(slow_site: Site) -> None:
     store, pending = AcmeStore(slow_site.home), AcmeStore(slow_site.home).directory / "pending"
     process = worker(slow_site)
     eventually(store.challenges.path.exists, "no challenge is published")
@@ -59,7 +65,9 @@ def test_killed_in_the_middle_of_an_order_it_is_continued_with_its_key(slow_site
     assert not store.challenges.path.exists()
 
 
-def test_full_disk_loses_no_certificate_that_was_issued(make_site: MakeSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_issued_certificate_is_not_lost_when_the_disk_is_full(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = make_site()
     site.gateway.start()
     told(site, "gave no answer")
@@ -80,7 +88,7 @@ def test_full_disk_loses_no_certificate_that_was_issued(make_site: MakeSite, mon
     assert same_public_key(key_from_pem(pending, "the key before").public_key(), found.public_key())
 
 
-def test_full_disk_before_the_order_asks_the_server_nothing(make_site: MakeSite) -> None:
+def test_a_disk_full_before_the_order_fails_without_asking_the_acme_server(make_site: MakeSite) -> None:
     site = make_site()
     site.gateway.start()
     told(site, "gave no answer")

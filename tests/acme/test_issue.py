@@ -1,4 +1,4 @@
-"""A certificate of a real ACME server through the real Envoy: both challenges, renewal, account binding."""
+"""Certificates from a real ACME server in the real Envoy: both challenges, renewal, account binding."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHALLENGES = [pytest.param("tls-alpn-01", id="tls-alpn-01"), pytest.param("http-
 
 
 def issued(site: Site) -> x509.Certificate:
-    """Wait for the certificate that a browser accepts."""
+    """Wait until the gateway presents a certificate that a browser accepts, and return it."""
 
     def look() -> x509.Certificate | None:
         try:
@@ -41,7 +41,7 @@ def issued(site: Site) -> x509.Certificate:
 
 
 @pytest.mark.parametrize("challenge", CHALLENGES)
-def test_gateway_gets_a_certificate_by_itself_and_renews_it(make_site: MakeSite, challenge: str) -> None:
+def test_the_gateway_obtains_and_renews_its_certificate_by_itself(make_site: MakeSite, challenge: str) -> None:
     site = make_site(challenge=challenge)
     site.pebble.start()
     site.gateway.start()
@@ -56,7 +56,9 @@ def test_gateway_gets_a_certificate_by_itself_and_renews_it(make_site: MakeSite,
 
 
 @pytest.mark.parametrize("key_type", ["ecdsa-p384", "rsa-3072"])
-def test_account_binding_and_key_types(make_site: MakeSite, tmp_path: Path, key_type: str) -> None:
+def test_a_certificate_of_each_key_type_is_obtained_with_an_external_account_binding(
+    make_site: MakeSite, tmp_path: Path, key_type: str
+) -> None:
     key_file = tmp_path / "eab"
     write_secret(key_file, EAB_KEY.encode() + b"\n")
     site = make_site(
@@ -73,7 +75,7 @@ def test_account_binding_and_key_types(make_site: MakeSite, tmp_path: Path, key_
     assert EAB_KEY.encode() not in kept
 
 
-def test_account_binding_that_is_missing_or_wrong_is_told(make_site: MakeSite, tmp_path: Path) -> None:
+def test_a_missing_or_wrong_external_account_binding_is_reported(make_site: MakeSite, tmp_path: Path) -> None:
     site = make_site(pebble={"eab": True})
     site.pebble.start()
     site.gateway.start()
@@ -85,14 +87,14 @@ def test_account_binding_that_is_missing_or_wrong_is_told(make_site: MakeSite, t
         renew(site.home, wrong, site.config.server_names)
 
 
-def test_a_server_that_rejects_half_of_all_nonces(make_site: MakeSite) -> None:
+def test_a_certificate_is_obtained_from_a_server_that_rejects_half_of_all_nonces(make_site: MakeSite) -> None:
     site = make_site(pebble={"environment": {"PEBBLE_WFE_NONCEREJECT": "50"}})
     site.pebble.start()
     site.gateway.start()
     assert issued(site)
 
 
-def test_a_server_that_has_forgotten_the_account_gets_it_again(make_site: MakeSite) -> None:
+def test_the_account_is_registered_again_with_a_server_that_has_forgotten_it(make_site: MakeSite) -> None:
     site = make_site()
     site.pebble.start()
     site.gateway.start()
@@ -103,7 +105,7 @@ def test_a_server_that_has_forgotten_the_account_gets_it_again(make_site: MakeSi
     eventually(lambda: issued(site).serial_number != first.serial_number, "there is no new certificate")
 
 
-def test_name_that_leads_elsewhere_is_told_and_the_old_certificate_stays(make_site: MakeSite) -> None:
+def test_a_failed_validation_is_reported_and_the_old_certificate_stays(make_site: MakeSite) -> None:
     site = make_site()
     site.pebble.start()
     site.gateway.start()
@@ -119,7 +121,7 @@ def test_name_that_leads_elsewhere_is_told_and_the_old_certificate_stays(make_si
     assert not AcmeStore(site.home).challenges.path.exists()
 
 
-def test_a_server_that_is_away_is_told_and_asked_again_after_the_pause_alone(make_site: MakeSite) -> None:
+def test_an_unreachable_server_is_reported_and_asked_again_only_after_the_pause(make_site: MakeSite) -> None:
     site = make_site()
     site.gateway.start()
     told(site, "gave no answer")
@@ -132,7 +134,7 @@ def test_a_server_that_is_away_is_told_and_asked_again_after_the_pause_alone(mak
     assert AcmeStore(site.home).state() == state
 
 
-def test_gateway_whose_certificate_has_expired_starts_and_gets_another(make_site: MakeSite) -> None:
+def test_a_gateway_with_an_expired_certificate_starts_and_obtains_a_new_one(make_site: MakeSite) -> None:
     site = make_site()
     old = PublicAuthority(dt.datetime.now(dt.UTC) - 100 * DAY).issue(*NAMES)
     store = AcmeStore(site.home)
@@ -144,7 +146,7 @@ def test_gateway_whose_certificate_has_expired_starts_and_gets_another(make_site
 
 
 def told(site: Site, problem: str) -> None:
-    """Wait until the gateway's status says so."""
+    """Wait until the gateway's status reports ``problem``."""
 
     def look() -> bool:
         report = read_status(status_file(site.home, "envoy"))

@@ -1,4 +1,4 @@
-"""An online authority that serves ACME, and unmodified clients of others: certbot and lego."""
+"""Fixtures: an online authority that serves ACME, and the unmodified clients certbot and lego."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES = ("www", "alpn", "mail", "kept", "shop", "other")
 
 @dataclass(frozen=True)
 class Clients:
-    """Where the clients are."""
+    """The paths of the client programs."""
 
     certbot: str
     lego: str
@@ -41,7 +41,7 @@ class Clients:
 
 @pytest.fixture(scope="session")
 def clients() -> Clients:
-    """Installed by ``make test-acme-server``, or now."""
+    """Provides certbot and lego. ``make test-acme-server`` installs them; otherwise this fixture does."""
     made = subprocess.run([ROOT / "scripts" / "ensure-acme-clients"], capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     return Clients(*made.stdout.split())
@@ -49,7 +49,7 @@ def clients() -> Clients:
 
 @dataclass
 class Site:
-    """The authority's home, and what a client needs."""
+    """An online authority with an ACME server, and everything that clients need to use it."""
 
     home: Path
     work: Path
@@ -61,12 +61,12 @@ class Site:
 
     @property
     def root(self) -> Path:
-        """The root that clients trust."""
+        """The file with the root certificate that clients trust."""
         return AuthorityStore(self.home / "pki").certificate_file(AuthorityKind.ROOT)
 
     @property
     def directory(self) -> str:
-        """The URL that clients begin with."""
+        """The URL of the ACME directory."""
         address = self._address()
         assert address is not None
         return f"https://{address[0]}:{address[1]}/acme/directory"
@@ -79,7 +79,7 @@ class Site:
         return msgspec.json.decode(content, type=CaAddress).acme
 
     def start(self) -> None:
-        """Start the authority, and wait until it serves."""
+        """Start the authority, and wait until it serves ACME."""
         (self.home / "run" / "endpoints" / "ca.json").unlink(missing_ok=True)
         with (self.work / "ca.log").open("ab") as log:
             program = Path(sys.executable).parent / "sluice"
@@ -93,24 +93,27 @@ class Site:
         wait_until(serves, "the ACME server is not there", DEADLINE_SECONDS)
 
     def stop(self) -> None:
-        """End the authority."""
+        """Stop the authority with SIGTERM."""
         assert self.process is not None
         self.process.terminate()
         self.process.wait(DEADLINE_SECONDS)
 
     def kill(self) -> None:
-        """End it without a last word."""
+        """Kill the authority with SIGKILL."""
         assert self.process is not None
         self.process.kill()
         self.process.wait(DEADLINE_SECONDS)
 
     @property
     def log(self) -> str:
-        """What it has said."""
+        """The log of the authority."""
         return (self.work / "ca.log").read_text()
 
     def account(self, name: str, *names: str) -> dict[str, str]:
-        """Make a key for an account; returns the settings in its file, and the file."""
+        """Create a key for an ACME account.
+
+        Returns the settings in the account's file, and the path of that file as ``file``.
+        """
         output = self.work / f"{name}.ini"
         made = sluice(
             "pki",
@@ -130,7 +133,7 @@ class Site:
         return {key: value for key, _, value in lines} | {"file": str(output)}
 
     def certbot(self, account: dict[str, str], *arguments: object, expect: int = 0) -> str:
-        """Run certbot with the account's file and directories of its own."""
+        """Run certbot with the account's file and separate directories for each account; returns its output."""
         place = self.work / "certbot" / Path(account["file"]).stem
         command = [self.clients.certbot, *map(str, arguments), "--config", account["file"], "--non-interactive"]
         command += [f"--{kind}-dir={place / kind}" for kind in ("config", "work", "logs")]
@@ -138,12 +141,12 @@ class Site:
         return self._run(command, {"REQUESTS_CA_BUNDLE": str(self.root)}, expect)
 
     def certbot_chain(self, account: dict[str, str], name: str) -> list[x509.Certificate]:
-        """What certbot has for a name."""
+        """Return the certificate chain that certbot has stored for ``name``."""
         path = self.work / "certbot" / Path(account["file"]).stem / "config" / "live" / name / "fullchain.pem"
         return x509.load_pem_x509_certificates(path.read_bytes())
 
     def lego(self, account: dict[str, str], name: str, *arguments: object, expect: int = 0) -> str:
-        """Run lego for ``name``; the verb with its options comes last."""
+        """Run lego for ``name``; returns its output. The last argument is the verb with its options."""
         *options, verb = arguments
         command = [self.clients.lego, "--server", self.directory, "--accept-tos", "--email", "ops@internal.example"]
         command += ["--path", str(self.lego_place(account)), "--domains", name, "--eab", "--kid", account["eab-kid"]]
@@ -157,11 +160,14 @@ class Site:
         return self._run(command, environment, expect)
 
     def lego_place(self, account: dict[str, str]) -> Path:
-        """Where lego keeps what it has."""
+        """Return lego's directory for this account."""
         return self.work / "lego" / Path(account["file"]).stem
 
     def hook(self, kind: str) -> Path:
-        """A program with which a client publishes a TXT record in the zone."""
+        """Create the program with which a client publishes TXT records in the zone; returns its path.
+
+        ``kind`` is ``lego`` or ``certbot``.
+        """
         path = self.work / f"hook-{kind}"
         script = {
             # https://go-acme.github.io/lego/dns/exec/
@@ -173,7 +179,7 @@ class Site:
         return path
 
     def issued(self) -> list[LedgerRecord]:
-        """What the ledger has of ACME, without the server's own certificate."""
+        """Return the ledger's records of ACME certificates, without the server's own certificate."""
         records = read_ledger(ledger_path(self.home / "pki"))
         return [each for each in records if each.requester.startswith("acme:") and each.requester != "acme:server"]
 
@@ -188,7 +194,11 @@ class Site:
 
 @pytest.fixture(scope="session")
 def zone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A name server for ``*.internal.example``, all on loopback; TXT records are files that begin with the name."""
+    """Provides the address of a name server for ``*.internal.example``, and a directory of TXT records.
+
+    The known names resolve to loopback, except ``metadata``, which resolves to 169.254.169.254. Each TXT record
+    is a file whose name begins with the record's name.
+    """
     place = tmp_path_factory.mktemp("zone")
     ready = threading.Event()
     found: list[tuple[NameServer, asyncio.AbstractEventLoop, asyncio.Event]] = []
@@ -214,7 +224,7 @@ def zone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, zone: tuple[str, Path], clients: Clients) -> Iterator[Site]:
-    """A running authority with an ACME server, one for each module."""
+    """Provides a running authority with an ACME server, one for each test module."""
     work = tmp_path_factory.mktemp("site")
     home = work / "home"
     home.mkdir(mode=0o700)

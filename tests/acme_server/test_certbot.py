@@ -1,4 +1,4 @@
-"""certbot, unmodified, gets, renews and revokes certificates from the online authority."""
+"""Unmodified certbot gets, renews and revokes certificates from the online authority."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_certbot_gets_a_wildcard_by_dns01(site: Site) -> None:
     assert {each.value for each in names} == {"*.shop.internal.example", "shop.internal.example"}
 
 
-def test_certbot_with_an_rsa_key(site: Site) -> None:
+def test_certbot_gets_a_certificate_for_an_rsa_key(site: Site) -> None:
     name = "mail.internal.example"
     account = site.account("rsa", name)
     standalone = ["--standalone", "--http-01-address", "127.0.0.1", "--http-01-port", site.http_port]
@@ -84,7 +84,7 @@ def test_certbot_without_external_account_is_refused(site: Site) -> None:
     assert "external account" in output.lower() or "eab" in output.lower()
 
 
-def test_an_account_that_was_revoked_gets_nothing_any_more(site: Site) -> None:
+def test_a_revoked_account_gets_no_more_certificates(site: Site) -> None:
     name = "kept.internal.example"
     account = site.account("ended", name)
     arguments = ["certonly", "--standalone", "--http-01-address", "127.0.0.1", "--http-01-port", site.http_port]

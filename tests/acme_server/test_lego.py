@@ -1,4 +1,4 @@
-"""lego, unmodified: tls-alpn-01, http-01 and dns-01, renewal, and an authority that is killed."""
+"""Unmodified lego: tls-alpn-01, http-01 and dns-01, renewal, and an authority that is killed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_account_key_is_good_once(site: Site) -> None:
     assert "valid once" in output
 
 
-def test_no_connection_goes_to_a_metadata_service(site: Site) -> None:
+def test_a_challenge_for_a_name_at_a_metadata_address_is_refused(site: Site) -> None:
     account = site.account("metadata", "metadata.internal.example")
     port = ["--http", "--http.port", f"127.0.0.1:{site.http_port}"]
     output = site.lego(account, "metadata.internal.example", *port, "run", expect=1)

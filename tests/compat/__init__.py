@@ -1,1 +1,1 @@
-"""What earlier releases send and store, as recorded, and that this one still gets along with it (ADR 126)."""
+"""Compatibility with the recorded messages and stored records of earlier releases (ADR 126)."""

@@ -1,8 +1,8 @@
-"""What a release says to others and leaves behind: the RPC methods, and the records in files and stores.
+"""Records the interface of a release: its RPC methods, and its records in files and stores.
 
     python -m tests.compat.release VERSION
 
-records the release in this tree, once, when its version is final. What is recorded is never changed.
+records the release in this tree, once, when its version is final. A recording is never changed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ RECORDS = {
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything recorded of one."""
+    """Everything that is recorded of one release."""
 
     rpc_version: int
     shuffle_version: int
@@ -94,7 +94,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def remote_methods() -> Iterator[tuple[str, type, contract.Method]]:
-    """All that a peer may call: ``Gateway.method``, the Protocol, and the method."""
+    """Yield every method that a peer may call: ``Gateway.method``, the Protocol, and the method."""
     for protocol in GATEWAYS:
         for name, method in sorted(contract.gateway_of(protocol).methods.items()):
             if not method.rules.local:
@@ -102,13 +102,13 @@ def remote_methods() -> Iterator[tuple[str, type, contract.Method]]:
 
 
 def record_type(name: str) -> Any:  # a Struct
-    """The type of a record in this tree."""
+    """Return the type that a record has in this tree."""
     module, _, found = RECORDS[name].partition(":")
     return getattr(importlib.import_module(f"sluice.{module}"), found)
 
 
 def this_release() -> Release:
-    """What the code in this tree says and stores."""
+    """Return the messages and records of the code in this tree."""
     describer = Describer()
     methods = {}
     for label, protocol, method in remote_methods():
@@ -149,7 +149,7 @@ def this_release() -> Release:
 
 
 def recorded() -> Mapping[str, Release]:
-    """Every release that was recorded, by version."""
+    """Return all recorded releases, by version."""
     return {each.stem: msgspec.json.decode(each.read_bytes(), type=Release) for each in RELEASES.glob("*.json")}
 
 

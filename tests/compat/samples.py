@@ -1,4 +1,4 @@
-"""A value of each type as it would be sent or stored: every field is there, and every collection has one member."""
+"""Sample values of types as sent or stored: every field is set, every collection has one member."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PATTERNS = {r"^([0-9a-f]{2}){0,64}$": "aa", r"^([0-9a-f]{2}){1,64}$": "aa"}
 
 
 def sample(declared: object) -> object:
-    """A builtin value that the decoder of the type accepts."""
+    """Return a value of builtin types that the decoder of ``declared`` accepts."""
     return _sample(types.type_info(declared), 0)
 
 

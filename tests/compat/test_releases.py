@@ -1,4 +1,4 @@
-"""This release understands what earlier ones send and stored, and they what it sends and stores."""
+"""This release and earlier releases understand each other's messages and stored records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_releases_are_recorded() -> None:
 
 
 @each_release
-def test_its_wire_formats_are_still_spoken(release: Release, now: Release) -> None:
+def test_the_wire_formats_of_an_earlier_release_are_still_spoken(release: Release, now: Release) -> None:
     assert envelope.OLDEST_VERSION <= release.rpc_version <= envelope.PROTOCOL_VERSION
     assert release.shuffle_version == frames.VERSION
     comparison = Comparison(release.structs, now.structs)
@@ -32,7 +32,9 @@ def test_its_wire_formats_are_still_spoken(release: Release, now: Release) -> No
 
 
 @each_release
-def test_its_methods_can_be_called_and_its_processes_called(release: Release, now: Release) -> None:
+def test_the_remote_methods_of_an_earlier_release_are_compatible_in_both_directions(
+    release: Release, now: Release
+) -> None:
     comparison = Comparison(release.structs, now.structs)
     broken = sorted(set(release.methods) - set(now.methods))
     for label, old in release.methods.items():
@@ -55,12 +57,14 @@ def test_its_methods_can_be_called_and_its_processes_called(release: Release, no
 
 
 @each_release
-def test_its_errors_arrive_as_themselves(release: Release, now: Release) -> None:
+def test_the_error_types_of_an_earlier_release_still_exist(release: Release, now: Release) -> None:
     assert set(release.errors) <= set(now.errors)
 
 
 @each_release
-def test_its_records_are_read_and_it_reads_ours(release: Release, now: Release) -> None:
+def test_the_stored_records_of_an_earlier_release_are_compatible_in_both_directions(
+    release: Release, now: Release
+) -> None:
     comparison = Comparison(release.structs, now.structs)
     broken = sorted(set(release.records) - set(now.records))
     for name in set(release.records) & set(now.records):
@@ -69,8 +73,8 @@ def test_its_records_are_read_and_it_reads_ours(release: Release, now: Release) 
 
 
 @each_release
-def test_what_was_recorded_decodes(release: Release) -> None:
-    """By the decoders themselves, which know constraints that no description has."""
+def test_the_recorded_samples_of_an_earlier_release_still_decode(release: Release) -> None:
+    """The decoders themselves are used: they check constraints that the recorded descriptions lack."""
     for label, _, method in remote_methods():
         if label in release.methods:
             sample = bytes.fromhex(release.methods[label]["sample"])

@@ -1,4 +1,4 @@
-"""What counts as a break between two releases, and what does not."""
+"""Which changes of a type break compatibility between two releases, and which do not."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def breaks(old: Any, new: Any) -> list[str]:  # type expressions
         (Strict | None, StrictWithUnset | None),
     ],
 )
-def test_what_both_releases_understand(old: Any, new: Any) -> None:
+def test_a_change_that_both_releases_understand_is_not_a_break(old: Any, new: Any) -> None:
     assert breaks(old, new) == []
 
 
@@ -129,5 +129,5 @@ def test_what_both_releases_understand(old: Any, new: Any) -> None:
         (dict[str, Strict], dict[str, Shorter], "it.value_type.b: is gone"),
     ],
 )
-def test_what_one_of_them_does_not(old: Any, new: Any, told: str) -> None:
+def test_a_change_that_one_release_does_not_understand_is_reported_as_a_break(old: Any, new: Any, told: str) -> None:
     assert [each[: len(told)] for each in breaks(old, new)] == [told]

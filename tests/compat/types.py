@@ -1,4 +1,4 @@
-"""The types of messages and records as JSON documents, and what between two of them breaks the other release."""
+"""Describes types of messages and records as JSON documents, and finds incompatible changes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Described = Mapping[str, Any]
 
 
 class Describer:
-    """Describes types; ``structs`` has all that it met, by module and name."""
+    """Describes types. ``structs`` collects all structs it has encountered, by module and name."""
 
     def __init__(self) -> None:
         self.structs: dict[str, Described] = {}
 
     def describe(self, declared: object) -> Described:
-        """What may be sent or stored for a type."""
+        """Describe the values that may be sent or stored for a type."""
         return self._of(types.type_info(declared))
 
     def _of(self, info: types.Type) -> Described:
@@ -68,16 +68,19 @@ class Describer:
 
 
 class Comparison:
-    """What of ``new`` an older release does not understand, or the other way round; each with its place."""
+    """Finds incompatible changes between two releases, in either direction.
+
+    Each change is reported with its place.
+    """
 
     def __init__(self, old: Mapping[str, Described], new: Mapping[str, Described]) -> None:
-        """Both: the structs of a release, by name."""
+        """Both arguments: the structs of a release, by name."""
         self._old = old
         self._new = new
         self._seen: set[tuple[str, str]] = set()
 
     def breaks(self, place: str, old: Described, new: Described) -> Iterator[str]:
-        """In words, one for each."""
+        """Yield one message for each incompatible change."""
         if old["kind"] != new["kind"]:
             yield f"{place}: was {old['kind']}, is {new['kind']}"
         elif old["kind"] == "struct":
@@ -135,5 +138,5 @@ class Comparison:
 
 
 def is_unset(default: object) -> bool:
-    """Whether a parameter with this default is not sent unless it is given."""
+    """Whether a parameter with this default is sent only if it is given."""
     return default is UNSET

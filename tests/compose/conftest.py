@@ -1,4 +1,4 @@
-"""One cluster of containers for all tests."""
+"""A cluster of containers that all tests share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN_LINES = 8
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the ends of the logs with a failure: the containers are gone before anybody can look."""
+    """Add the ends of the logs to a failure report: the containers are gone before anybody can look."""
     report = yield
     stack = getattr(item, "funcargs", {}).get("stack")
     if report.failed and isinstance(stack, Stack):
@@ -33,7 +33,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Up and healthy, with one slot per TaskManager, so that a job with three executors is on all of them."""
+    """A healthy cluster with one slot per TaskManager.
+
+    A job with three executors therefore runs on all TaskManagers.
+    """
     directory = tmp_path_factory.mktemp("compose") / "set"
     started = Stack(f"sluice-test-{os.getpid()}", directory, free_port())
     sluice(
@@ -51,7 +54,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def slow_sum(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pipeline that takes a while on three executors, shuffles, and says what it found."""
+    """A pipeline that runs for a while on three executors, shuffles, and prints its result."""
     file = tmp_path_factory.mktemp("pipelines") / "slow_sum.py"
     file.write_text(SLOW_SUM)
     return file

@@ -1,4 +1,4 @@
-"""The containers of one compose project, by the commands that a person would use."""
+"""Controls the containers of one compose project with the commands that a person would use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(
     timeout: float = COMMAND_SECONDS,
     check: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; a failure shows what it said."""
+    """Run a command to its end; if it fails, the error shows its output."""
     done = subprocess.run(
         [str(each) for each in argv],
         capture_output=True,
@@ -49,18 +49,18 @@ def run(
 
 
 def eventually(check: Callable[[], Any], what: str, seconds: float = HEALTHY_SECONDS) -> Any:
-    """What ``check`` answers, as soon as that is something true."""
+    """Poll ``check`` until it returns a true value; returns that value."""
     return wait_until(check, f"waited in vain until {what}", seconds, pause=0.3)
 
 
 def sluice(*arguments: str | Path, check: bool = True, timeout: float = COMMAND_SECONDS) -> Any:
-    """The command, on the host."""
+    """Run the ``sluice`` command on the host."""
     return run(sys.executable, "-m", "sluice.cli.main", *arguments, check=check, timeout=timeout)
 
 
 @dataclass
 class Stack:
-    """A running project, and a client outside of it."""
+    """A running compose project, and a client outside of it."""
 
     name: str
     directory: Path
@@ -68,17 +68,20 @@ class Stack:
 
     @property
     def taskmanagers(self) -> tuple[str, ...]:
-        """The services."""
+        """The services of the TaskManagers."""
         return tuple(f"taskmanager-{number}" for number in (1, 2, 3))
 
     @property
     def jobmanagers(self) -> tuple[str, ...]:
-        """The services; a process has its service's name, but the first, which is ``jobmanager-1``."""
+        """The services of the JobManagers.
+
+        Each process has the name of its service, except the first, which is named ``jobmanager-1``.
+        """
         return ("jobmanager", "jobmanager-2")
 
     @property
     def zookeepers(self) -> tuple[str, ...]:
-        """The services of the ensemble."""
+        """The services of the ZooKeeper ensemble."""
         return ("zookeeper-1", "zookeeper-2", "zookeeper-3")
 
     @property
@@ -88,7 +91,7 @@ class Stack:
 
     @property
     def services(self) -> tuple[str, ...]:
-        """All of them."""
+        """All services of the project."""
         return (
             "ca",
             *self.jobmanagers,
@@ -103,41 +106,44 @@ class Stack:
     def compose(
         self, *arguments: str, check: bool = True, timeout: float = COMMAND_SECONDS
     ) -> subprocess.CompletedProcess[str]:
-        """Run compose on this project."""
+        """Run the compose command for this project."""
         place = ("--project-directory", str(self.directory), "--file", str(self.directory / "compose.yaml"))
         command = (str(ROOT / "scripts" / "compose"), *place, "--project-name", self.name, *arguments)
         return run(*command, check=check, timeout=timeout)
 
     def container(self, service: str) -> str:
-        """The id of a service's container."""
+        """Return the id of a service's container."""
         labels = (f"com.docker.compose.project={self.name}", f"com.docker.compose.service={service}")
         filters = [word for label in labels for word in ("--filter", f"label={label}")]
         return run("docker", "ps", "--all", "--quiet", "--no-trunc", *filters).stdout.strip()
 
     def inspect(self, service: str) -> Any:
-        """What the engine knows of it."""
+        """Return the output of ``docker inspect`` for a service's container."""
         return json.loads(run("docker", "inspect", self.container(service)).stdout)[0]
 
     def inside(self, service: str, *argv: str, check: bool = True) -> str:
-        """The output of a command in a container."""
+        """Run a command in a container; returns its output."""
         return run("docker", "exec", self.container(service), *argv, check=check).stdout
 
     def proc(self, service: str) -> Path:
-        """Its first process as the host's kernel shows it: some images have no program to look with."""
+        """Return the host's ``/proc`` directory of the container's first process.
+
+        Some images contain no program that could inspect the process from inside.
+        """
         return Path("/proc", str(self.inspect(service)["State"]["Pid"]))
 
     def network(self, name: str) -> str:
-        """The name of one of the project's networks."""
+        """Return the full name of one of the project's networks."""
         return f"{self.name}_{name}"
 
     def address(self, service: str, network: str) -> str:
-        """The address of a container in a network."""
+        """Return the address of a container in a network."""
         return str(self.inspect(service)["NetworkSettings"]["Networks"][self.network(network)]["IPAddress"])
 
     def listening(self, service: str) -> dict[int, str]:
-        """Ports on which a container listens, by the kernel's tables, each with the address it is bound to.
+        """Return the ports on which a container listens and their addresses, from the kernel's tables.
 
-        Loopback is left out: a container's own resolver is there, and py4j.
+        Loopback is left out: the container's own resolver and py4j listen there.
         """
         proc = self.proc(service)
         table = [line for name in ("tcp", "tcp6") for line in (proc / "net" / name).read_text().splitlines()]
@@ -152,18 +158,18 @@ class Stack:
         }
 
     def healthy(self, service: str) -> bool:
-        """Whether its health check says so."""
+        """Whether the container runs and its health check passes."""
         state = self.inspect(service)["State"]
         return bool(state["Running"]) and state["Health"]["Status"] == "healthy"
 
     def up(self) -> None:
-        """Start it, and wait until everything is healthy."""
+        """Start the project, and wait until all services are healthy."""
         self.compose("up", "-d", timeout=HEALTHY_SECONDS)
         for service in self.services:
             eventually(partial(self.healthy, service), f"{service} is healthy")
 
     def prepare_client(self) -> None:
-        """A token for somebody outside, and what vouches for the gateway."""
+        """Write a token and the gateway's CA certificate to files for a client outside the project."""
         token = self.compose("exec", "-T", "auth", "sluice", "token", "create", "test", "--role", "submitter")
         file = self.directory / "token"
         file.touch(0o600)
@@ -172,7 +178,7 @@ class Stack:
         (self.directory / "edge.pem").write_text(bundle.stdout)
 
     def client(self, *arguments: str | Path, check: bool = True, timeout: float = COMMAND_SECONDS) -> Any:
-        """The ``sluice`` command as somebody outside runs it."""
+        """Run the ``sluice`` command as a client outside the project."""
         verb, rest = arguments[0], arguments[1:]
         options = (
             *("--server", f"https://localhost:{self.port}", "--ca", self.directory / "edge.pem"),
@@ -183,14 +189,15 @@ class Stack:
         return sluice(verb, *options, *rest, check=check, timeout=timeout)
 
     def submit(self, pipeline: Path, *arguments: str) -> str:
-        """Submit, and return the job's id at once."""
+        """Submit a pipeline without waiting for it; returns the job id."""
         done = self.client("submit", "--json", "--executors", "3", pipeline, "--", *arguments)
         return str(json.loads(done.stdout)["job_id"])
 
     def request(self, path: str, *, token: bool = True) -> tuple[int, Any]:
-        """Status and body of GET ``path``, as somebody outside gets them.
+        """Send GET ``path`` as a client outside the project; returns status and body.
 
-        It starts no process: what is asked every moment would leave the containers too little of a small machine.
+        This starts no process. It is polled often, and on a small machine a new process each time would leave the
+        containers too few resources.
         """
         headers = {"authorization": f"Bearer {(self.directory / 'token').read_text().strip()}"} if token else {}
         context = ssl.create_default_context(cafile=str(self.directory / "edge.pem"))
@@ -203,7 +210,7 @@ class Stack:
             return answer.status, json.load(answer)
 
     def answered(self, path: str) -> Any:
-        """The body of GET ``path``, once the gateway answers."""
+        """Repeat GET ``path`` until the gateway answers; returns the body."""
 
         def good() -> Any:
             status, body = self.request(path)
@@ -213,11 +220,11 @@ class Stack:
         return eventually(good, f"{path} is answered")["body"]
 
     def job(self, job_id: str) -> Any:
-        """What the cluster says of a job."""
+        """Return the job's details from the cluster."""
         return self.answered(f"/v1/jobs/{job_id}")
 
     def until_finished(self, job_id: str) -> str:
-        """Wait for the end of a job, which must be a good one; returns its standard output."""
+        """Wait until a job ends; fails unless it is FINISHED. Returns its standard output."""
 
         def ended() -> Any:
             job = self.job(job_id)
@@ -228,7 +235,7 @@ class Stack:
         return str(self.client("jobs", "logs", job_id, "--source", "driver.stdout").stdout)
 
     def starts(self, *without: str) -> dict[str, tuple[str, int]]:
-        """When each service's container was started and how often again, to be compared with later."""
+        """Return each container's start time and number of restarts, to compare with later values."""
         found = {}
         for service in self.services:
             if service not in without:
@@ -237,17 +244,17 @@ class Stack:
         return found
 
     def said(self, service: str, lines: int = 40) -> str:
-        """The end of its log."""
+        """Return the last lines of a service's log."""
         log = run("docker", "logs", "--tail", str(lines), self.container(service))
         return log.stdout + log.stderr
 
     def kill(self, service: str) -> None:
-        """SIGKILL to everything in the container, from outside, as the kernel would when memory is short."""
+        """Send SIGKILL to everything in the container from outside, as the kernel does when memory is short."""
         os.kill(int(self.inspect(service)["State"]["Pid"]), signal.SIGKILL)
 
     @contextmanager
     def cut_off(self, service: str) -> Iterator[None]:
-        """The container runs on, and no packet gets in or out, on none of its networks."""
+        """Disconnect the container from all of its networks within the block; it keeps running."""
         container = self.container(service)
         aliases = {
             name: settings["Aliases"] or ()
@@ -264,7 +271,10 @@ class Stack:
 
     @contextmanager
     def away(self, service: str, how: str) -> Iterator[None]:
-        """The service is killed and stays away, or is cut off, until the end of the block; then it is healthy again."""
+        """Kill the service or cut it off until the end of the block, depending on ``how``.
+
+        Afterwards, start or reconnect it and wait until it is healthy again.
+        """
         if how == KILLED:
             container = self.container(service)
             run("docker", "kill", container)

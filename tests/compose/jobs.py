@@ -1,4 +1,4 @@
-"""A job that takes a while, and how far it is."""
+"""Submits a job that runs for a while, and observes its progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TWO_FAULTS_SECONDS = 2.0
 
 
 def on(stack: Stack, job_id: str, taskmanager: str) -> Any:
-    """The job's executor on ``taskmanager`` once the job is well under way there; else None."""
+    """Return the job's running executors on ``taskmanager`` once it has finished five tasks; else None."""
     job = stack.job(job_id)
     assert job["state"] in {"CREATED", "INITIALIZING", "RUNNING"}, job
     running = [each for each in job["executors"] if each["state"] == "RUNNING"]
@@ -24,24 +24,27 @@ def on(stack: Stack, job_id: str, taskmanager: str) -> Any:
 
 
 def under_way(stack: Stack, pipeline: Path, taskmanager: str, seconds: float) -> str:
-    """Submit the pipeline and wait until some of it was done, and ``taskmanager`` has a part in it."""
+    """Submit the pipeline and wait until it has made progress; returns the job id.
+
+    Then some of its tasks are finished and it has an executor on ``taskmanager``.
+    """
     job_id = stack.submit(pipeline, str(seconds))
     eventually(lambda: on(stack, job_id, taskmanager), f"{taskmanager} works on the job", JOB_SECONDS)
     return job_id
 
 
 def driver_place(stack: Stack, job_id: str) -> str:
-    """The TaskManager on which the job's driver runs."""
+    """Return the TaskManager on which the job's driver runs."""
     return str(stack.job(job_id)["attempts"][-1]["taskmanager"])
 
 
 def finished_tasks(stack: Stack, job_id: str) -> int:
-    """How far a job is that must not have ended."""
+    """Return the number of finished tasks of a job; fails unless it is RUNNING."""
     job = stack.job(job_id)
     assert job["state"] == "RUNNING", job
     return int(job["progress"]["tasks_finished"])
 
 
 def goes_on(stack: Stack, job_id: str, done: int) -> bool:
-    """Whether a job has got further than ``done``."""
+    """Whether more than ``done`` tasks of a job are finished."""
     return finished_tasks(stack, job_id) > done

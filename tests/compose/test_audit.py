@@ -1,4 +1,4 @@
-"""``sluice audit`` of the running containers: every port that the kernel has open in any of them, and no finding."""
+"""``sluice audit`` examines every open port of the running containers and finds nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FOLLOWERS = 2
 
 
 def target(stack: Stack, service: str, port: int) -> str:
-    """An entry of the target file."""
+    """Return the entry of the target file for a port of a service."""
     expected, channel, network = PORTS[service, port]
     name = "localhost" if channel == "edge" else ""
     return "\n".join(
@@ -59,7 +59,10 @@ def target(stack: Stack, service: str, port: int) -> str:
 
 
 def findings(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str, str]]:
-    """Check, listener and what was seen, of each finding in a report that has looked at something."""
+    """Return check, listener and observation of each finding in a report.
+
+    Fails if the report shows that nothing was examined.
+    """
     assert done.stdout, done.stderr
     report = json.loads(done.stdout)
     assert any(result["outcome"] == "passed" for result in report["results"]), done.stderr
@@ -72,7 +75,7 @@ def findings(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str, str
 
 
 def test_the_audit_finds_nothing_in_any_container_while_a_job_runs(stack: Stack, slow_sum: Path) -> None:
-    """From inside each: what is open there and who declared it, the home, and every handshake."""
+    """From inside each container: open ports and who declared them, the home, every handshake."""
     job_id = under_way(stack, slow_sum, "taskmanager-1", ONE_FAULT_SECONDS)
 
     done = sluice(
@@ -91,7 +94,7 @@ def test_the_audit_finds_nothing_in_any_container_while_a_job_runs(stack: Stack,
 
 
 def test_the_audit_finds_nothing_at_any_open_port(stack: Stack, tmp_path: Path) -> None:
-    """From outside, with nothing but addresses."""
+    """From outside, with only the addresses."""
     open_ports = [(service, port) for service in stack.services for port in stack.listening(service)]
     quorum = {place for place in PORTS if place[1] == QUORUM_PORT}
     assert set(open_ports) - quorum == set(PORTS) - quorum

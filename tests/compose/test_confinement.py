@@ -1,4 +1,4 @@
-"""What a container may do, what is in the image, and what can be reached from where."""
+"""The privileges of containers, the contents of the image, and which networks can reach what."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), 5) as connection:
 
 
 def in_front(stack: Stack, program: str, *arguments: str) -> str:
-    """Run Python in a container that is on the front network only."""
+    """Run Python code in a container that is on the front network only."""
     return run(
         *("docker", "run", "--rm", "--network", stack.network("front"), "--cap-drop", "ALL", "--read-only"),
         *("--entrypoint", "python3", IMAGE, "-c", program, *arguments),
@@ -76,7 +76,7 @@ def in_front(stack: Stack, program: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_containers_have_no_rights(stack: Stack, service: str) -> None:
+def test_containers_run_without_privileges_and_with_resource_limits(stack: Stack, service: str) -> None:
     host = stack.inspect(service)["HostConfig"]
     assert host["ReadonlyRootfs"]
     assert host["CapDrop"] == ["ALL"]
@@ -97,8 +97,8 @@ def test_containers_have_no_rights(stack: Stack, service: str) -> None:
 
 
 @pytest.mark.parametrize("service", [each for each in SERVICES if each != "envoy"])
-def test_only_taskmanagers_can_make_a_sandbox_with_a_network_of_its_own(stack: Stack, service: str) -> None:
-    """With the kernel's answer: what the engine was told is only half of it."""
+def test_only_taskmanagers_can_create_user_and_network_namespaces(stack: Stack, service: str) -> None:
+    """The kernel is asked as well: the options given to the engine are only half of the answer."""
 
     def makes(*namespaces: str) -> bool:
         command = ("docker", "exec", stack.container(service), "unshare", "--user", *namespaces, "true")
@@ -116,7 +116,7 @@ def test_only_taskmanagers_can_make_a_sandbox_with_a_network_of_its_own(stack: S
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_keys_stay_where_they_were_made_and_tokens_are_gone(stack: Stack, service: str) -> None:
+def test_private_keys_stay_in_their_own_container_and_join_tokens_are_deleted(stack: Stack, service: str) -> None:
     root = stack.proc(service) / "root"
     named = [path for path in (root / "var/lib/sluice").rglob("*key*.pem") if path.is_file()]
     keys = [path for path in named if b"PRIVATE KEY" in path.read_bytes()]
@@ -135,14 +135,14 @@ def test_keys_stay_where_they_were_made_and_tokens_are_gone(stack: Stack, servic
     assert homes == shared | {service}
 
 
-def test_what_envoy_shares_with_its_agent_has_no_key(stack: Stack) -> None:
+def test_the_directories_shared_by_envoy_and_its_agent_contain_no_private_key(stack: Stack) -> None:
     for service in ("envoy", "envoy-agent"):
         for place in ("run", "access"):
             for path in (stack.proc(service) / "root/var/lib/sluice" / place).rglob("*"):
                 assert not path.is_file() or b"PRIVATE KEY" not in path.read_bytes(), path
 
 
-def test_only_the_gateways_port_is_published_and_only_it_is_in_front(stack: Stack) -> None:
+def test_only_the_gateway_port_is_published_and_only_envoy_is_on_the_front_network(stack: Stack) -> None:
     published, front = {}, []
     for service in stack.services:
         settings = stack.inspect(service)["NetworkSettings"]
@@ -157,7 +157,7 @@ def test_only_the_gateways_port_is_published_and_only_it_is_in_front(stack: Stac
         assert json.loads(run("docker", "network", "inspect", stack.network(network)).stdout)[0]["Internal"]
 
 
-def test_from_the_front_only_the_gateway_answers_and_never_in_plaintext(stack: Stack) -> None:
+def test_from_the_front_network_only_the_gateway_is_reachable_and_never_in_plaintext(stack: Stack) -> None:
     envoy = stack.address("envoy", "front")
     assert in_front(stack, SCAN, envoy, "1", "65536").split() == [f"{envoy}:8443", f"{envoy}:8447"]
     beside = ("ca", *stack.jobmanagers, "auth", "envoy-agent", "envoy")
@@ -179,8 +179,8 @@ def test_from_the_front_only_the_gateway_answers_and_never_in_plaintext(stack: S
     assert in_front(stack, UNKNOWN, envoy, "8447") == "refused"
 
 
-def test_every_port_inside_speaks_tls_and_nothing_else_listens(stack: Stack) -> None:
-    """Every listener of the kernel's tables, loopback apart (a container's own resolver and py4j are there)."""
+def test_only_the_expected_ports_listen_and_each_speaks_tls(stack: Stack) -> None:
+    """All listeners in the kernel's tables except on loopback (the container's resolver and py4j)."""
     expected = {
         "ca": {8444, 8445},
         **{key: {6123, 6124, 8081} for key in stack.jobmanagers},
@@ -195,7 +195,7 @@ def test_every_port_inside_speaks_tls_and_nothing_else_listens(stack: Stack) -> 
     assert {service: ports - {QUORUM_PORT} for service, ports in found.items()} == expected
 
 
-def test_zookeepers_servers_talk_where_no_job_is(stack: Stack) -> None:
+def test_the_zookeeper_servers_talk_to_each_other_on_a_network_of_their_own(stack: Stack) -> None:
     for service in stack.zookeepers:
         clients, peers = stack.address(service, "cluster"), stack.address(service, "ensemble")
         bound = stack.listening(service)
@@ -207,7 +207,7 @@ def test_zookeepers_servers_talk_where_no_job_is(stack: Stack) -> None:
 
 
 def layers() -> Iterator[tuple[str, bytes]]:
-    """Every file of every layer of the image, and its configuration."""
+    """Yield the name and content of every file in every layer of the image, and of its configuration."""
     with subprocess.Popen(["docker", "save", IMAGE], stdout=subprocess.PIPE) as save:
         assert save.stdout is not None
         with tarfile.open(fileobj=save.stdout, mode="r|") as image:
@@ -228,7 +228,7 @@ def layers() -> Iterator[tuple[str, bytes]]:
                         yield each.name, inner.read() if inner else b""
 
 
-def test_no_secret_is_in_any_layer() -> None:
+def test_no_layer_of_the_image_contains_a_secret() -> None:
     count = 0
     for name, content in layers():
         count += 1

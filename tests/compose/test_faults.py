@@ -1,4 +1,7 @@
-"""Containers killed and networks cut while a job runs: one service at a time, each that has a spare or may be away."""
+"""Containers are killed and networks are cut while a job runs.
+
+Each service that has a spare, or that may be absent for a while, fails in turn.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ pytestmark = pytest.mark.timeout(1500)
 
 
 def all_registered(stack: Stack) -> bool:
-    """Whether all TaskManagers are healthy, which they are when registered."""
+    """Whether all TaskManagers are healthy; they are healthy once they are registered."""
     return all(stack.healthy(service) for service in stack.taskmanagers)
 
 
-def test_a_job_from_outside_finds_what_is_there(stack: Stack) -> None:
+def test_a_job_submitted_through_the_gateway_reports_the_certificates_in_the_container(stack: Stack) -> None:
     job_id = stack.submit(ROOT / "pipelines" / "cert_inventory.py", "--format", "json")
     report = json.loads(stack.until_finished(job_id))
     assert report["certificates"] > 50
@@ -36,7 +39,9 @@ def test_a_job_from_outside_finds_what_is_there(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("with_driver", [False, True], ids=["executors only", "driver too"])
-def test_a_killed_taskmanager_costs_no_result(stack: Stack, slow_sum: Path, with_driver: bool) -> None:
+def test_a_job_finishes_with_the_right_result_after_a_taskmanager_is_killed(
+    stack: Stack, slow_sum: Path, with_driver: bool
+) -> None:
     others = stack.starts()
     job_id = under_way(stack, slow_sum, "taskmanager-2", ONE_FAULT_SECONDS)
     place = driver_place(stack, job_id)
@@ -57,7 +62,7 @@ def test_a_killed_taskmanager_costs_no_result(stack: Stack, slow_sum: Path, with
     assert stack.starts(killed) == others
 
 
-def test_killed_shuffle_processes_cost_no_result(stack: Stack, slow_sum: Path) -> None:
+def test_a_job_finishes_with_the_right_result_after_shuffle_processes_are_killed(stack: Stack, slow_sum: Path) -> None:
     leader = stack.answered("/v1/shuffle")["service"]["manager"].rpartition("/")[2]
     killed = (leader, "shuffle-worker-1")
     others = stack.starts(*killed)
@@ -78,8 +83,10 @@ def test_killed_shuffle_processes_cost_no_result(stack: Stack, slow_sum: Path) -
     eventually(settled, "both workers take shuffles, and nothing of the job is left")
 
 
-def test_a_killed_leader_and_a_killed_zookeeper_cost_no_result(stack: Stack, slow_sum: Path) -> None:
-    """The job goes on under the other JobManager: its lease is longer than two elections, one after the other."""
+def test_a_job_finishes_with_the_right_result_after_the_leader_and_a_zookeeper_are_killed(
+    stack: Stack, slow_sum: Path
+) -> None:
+    """The job continues under the other JobManager: its lease outlasts two successive elections."""
     before = leader(stack)
     zookeeper = leading_zookeeper(stack)
     others = stack.starts(before, zookeeper)
@@ -96,18 +103,18 @@ def test_a_killed_leader_and_a_killed_zookeeper_cost_no_result(stack: Stack, slo
 
 
 def leader(stack: Stack) -> str:
-    """The service of the JobManager that leads."""
+    """Return the service of the leading JobManager."""
     name = str(stack.answered("/v1/leader")["name"])
     return "jobmanager" if name == "jobmanager-1" else name
 
 
 def leading_zookeeper(stack: Stack) -> str:
-    """The one that the others follow: it alone listens for them."""
+    """Return the service of the leading ZooKeeper server: only the leader listens on the quorum port."""
     (found,) = (service for service in stack.zookeepers if QUORUM_PORT in stack.listening(service))
     return found
 
 
-def test_a_taskmanager_that_is_cut_off_costs_no_result(stack: Stack, slow_sum: Path) -> None:
+def test_a_job_finishes_with_the_right_result_after_a_taskmanager_is_cut_off(stack: Stack, slow_sum: Path) -> None:
     others = stack.starts()
     job_id = under_way(stack, slow_sum, "taskmanager-3", ONE_FAULT_SECONDS)
     place = driver_place(stack, job_id)
@@ -120,7 +127,9 @@ def test_a_taskmanager_that_is_cut_off_costs_no_result(stack: Stack, slow_sum: P
     assert stack.starts() == others
 
 
-def test_without_the_auth_service_requests_are_refused_and_nothing_else(stack: Stack, slow_sum: Path) -> None:
+def test_without_the_auth_service_requests_are_refused_and_everything_else_continues(
+    stack: Stack, slow_sum: Path
+) -> None:
     others = stack.starts("auth")
     job_id = under_way(stack, slow_sum, "taskmanager-1", TWO_FAULTS_SECONDS)
     jobs = stack.answered("/v1/jobs")
@@ -147,7 +156,9 @@ def test_without_the_auth_service_requests_are_refused_and_nothing_else(stack: S
 
 
 @pytest.mark.parametrize("service", ["ca", "envoy-agent"])
-def test_nobody_notices_that_what_makes_identities_is_away(stack: Stack, slow_sum: Path, service: str) -> None:
+def test_a_running_job_is_unaffected_while_the_ca_or_the_agent_is_away(
+    stack: Stack, slow_sum: Path, service: str
+) -> None:
     others = stack.starts(service)
     job_id = under_way(stack, slow_sum, "taskmanager-1", TWO_FAULTS_SECONDS)
 

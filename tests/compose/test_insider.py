@@ -1,4 +1,4 @@
-"""``sluice audit --insider`` of the running containers: what a job reaches from inside its sandbox there."""
+"""``sluice audit --insider`` of the running containers: what a job can reach from its sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopping and starting everything, and what the engine was told of each container."""
+"""Stops and starts the whole cluster, and checks how the engine has configured each container."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.compose.engine import Stack, eventually, run
 pytestmark = pytest.mark.timeout(600)
 
 
-def test_the_whole_cluster_stops_in_order_and_comes_back_with_its_identities(stack: Stack) -> None:
+def test_the_cluster_stops_cleanly_and_restarts_with_the_identities_it_had(stack: Stack) -> None:
     for service in stack.services:
         eventually(partial(stack.healthy, service), f"{service} is healthy")
 
@@ -32,7 +32,7 @@ def test_the_whole_cluster_stops_in_order_and_comes_back_with_its_identities(sta
     assert stack.client("jobs", "list").returncode == 0
 
 
-def test_containers_have_the_limits_of_the_file(stack: Stack) -> None:
+def test_containers_have_the_limits_of_the_compose_file(stack: Stack) -> None:
     document = json.loads(stack.compose("config", "--format", "json").stdout)
     assert set(document["services"]) == set(stack.services)
     assert {name for name, network in document["networks"].items() if network.get("internal")} == {

@@ -1,6 +1,7 @@
-"""A page of documentation as a script: its ``sh`` blocks in order, and the files it says to write.
+"""Turns a documentation page into a script: its ``sh`` blocks in order, and the files to write.
 
-Commands that a test cannot run (they need another machine, root, or a service outside) stand in ``console`` blocks.
+Commands that a test cannot run (they need another machine, root, or an outside service) are in ``console``
+blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ RUN_ELSEWHERE = {"make test": "make --dry-run test > /dev/null"}
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One fenced block: where it begins, its language, its lines, and the file it is to be written to (or empty)."""
+    """A fenced block: its first line, language, text, and the file to write it to (or empty)."""
 
     line: int
     language: str
@@ -29,7 +30,7 @@ class Block:
 
 
 def blocks_of(page: str) -> Iterator[Block]:
-    """The fenced blocks of a page in Markdown; raises ValueError for one that does not end."""
+    """Yield the fenced blocks of a Markdown page; raises ValueError for a block that does not end."""
     lines = iter(enumerate(page.splitlines(), start=1))
     file = ""
     for number, line in lines:
@@ -49,12 +50,15 @@ def blocks_of(page: str) -> Iterator[Block]:
 
 
 def has_commands(page: str) -> bool:
-    """Whether the page has any block that a test runs."""
+    """Whether the page has a block that a test runs."""
     return any(block.language == "sh" for block in blocks_of(page))
 
 
 def script_of(page: str) -> str:
-    """Bash that runs the page and stops at the first command that fails; tells each block's line beforehand."""
+    """Return a Bash script that runs the page and stops at the first command that fails.
+
+    It prints the line number of each block before it runs the block.
+    """
     parts = ["set -euo pipefail"]
     for block in blocks_of(page):
         if block.file:

@@ -1,4 +1,7 @@
-"""Each page is followed literally, as a newcomer would: in a copy of the tree, one command after the other."""
+"""Runs each page literally, as a newcomer would follow it.
+
+The commands run one after the other, in a copy of the tree.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ PAGE_SECONDS = 900
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Iterator[Path]:
-    """The files of the repository as they are now, with the virtual environment that is there."""
+    """A copy of the repository's files as they are now, with a link to the existing virtual environment."""
     tree = tmp_path / "sluice"
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -43,7 +46,7 @@ def clone(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.timeout(PAGE_SECONDS + 90)
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_of_the_page_works(page: str, clone: Path, tmp_path: Path) -> None:
+def test_every_command_of_a_documentation_page_works(page: str, clone: Path, tmp_path: Path) -> None:
     cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
     environment = {"HOME": str(tmp_path), "XDG_CACHE_HOME": cache, "PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
     for passed in ("JAVA_HOME", "TMPDIR"):

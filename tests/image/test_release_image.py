@@ -1,4 +1,7 @@
-"""The image of a release: built twice from nothing, in other places and ways, it is the same; and it runs."""
+"""The image of a release is reproducible, and it runs.
+
+Two builds from scratch, in different directories and environments, give the same image.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ FILES = ("image.json", "image.cdx.json", "image.oci.tar")
 
 
 def build(place: Path, umask: int, **environment: str) -> Path:
-    """The files of an image that is built in a clone of its own, with the script as it is."""
+    """Build the release image in a fresh clone with its own script; returns the directory of its files."""
     place.mkdir()
     subprocess.run(["git", "clone", "--quiet", ROOT, place / "tree"], check=True, timeout=120)
     subprocess.run(
@@ -59,7 +62,7 @@ def test_the_image_is_loaded_under_its_digest_and_runs(made: Path) -> None:
         subprocess.run(["docker", "image", "rm", "sluice:release"], check=False, timeout=300)
 
 
-def test_the_packages_of_both_kinds_are_listed(made: Path) -> None:
+def test_the_sbom_lists_debian_and_python_packages(made: Path) -> None:
     document = json.loads((made / "image.cdx.json").read_text())
     listed = {each["purl"].partition("@")[0] for each in document["components"]}
     assert {"pkg:deb/debian/libc6", "pkg:pypi/pyspark", "pkg:pypi/sluice"} <= listed

@@ -1,4 +1,4 @@
-"""Clusters under the insider audit: as the user of these tests, and as one without rights."""
+"""Clusters for the insider audit: run as the user of the tests, or as a user without privileges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS = 900
 
 @dataclass(frozen=True)
 class AuditedCluster:
-    """A home, and the Python that runs the command there as its user."""
+    """A cluster's home, and the Python that runs ``sluice`` there as the cluster's user."""
 
     home: Path
     python: tuple[str, ...]
@@ -42,7 +42,7 @@ class AuditedCluster:
         )
 
     def start(self, level: str) -> None:
-        """Bring the cluster up with this isolation of jobs, and make a submitter's token."""
+        """Start the cluster with this isolation level, and create a submitter's token."""
         (self.home / "sluice.toml").write_text(f'[isolation]\nlevel = "{level}"\n', encoding="ascii")
         for arguments in (
             ("up", "--detach", "--port", "0"),
@@ -52,7 +52,7 @@ class AuditedCluster:
             assert done.returncode == 0, done.stderr
 
     def audit(self, *arguments: str) -> tuple[int, Any]:
-        """The exit code of the insider audit, and its report."""
+        """Run the insider audit; returns its exit code and its report."""
         done = self.sluice("audit", "--insider", "--format", "json", *arguments)
         assert done.returncode in {0, 1}, done.stderr
         return done.returncode, json.loads(done.stdout)
@@ -63,7 +63,10 @@ StartCluster = Callable[..., AuditedCluster]
 
 @pytest.fixture
 def start_cluster() -> Iterator[StartCluster]:
-    """Starts a cluster with a level of isolation, as an ordinary user if asked; stops it at the end."""
+    """Start clusters with an isolation level, as an unprivileged user on request.
+
+    All of them are stopped at the end of the test.
+    """
     started: list[AuditedCluster] = []
     made: list[Path] = []
 
@@ -99,7 +102,7 @@ def start_cluster() -> Iterator[StartCluster]:
 
 
 def _seed_cache(cache: Path) -> None:
-    """The plugin as it was compiled for this user, so that it is not compiled again."""
+    """Copy this user's compiled plugin to ``cache``, so that it is not compiled again."""
     cache.mkdir(parents=True, mode=0o700)
     for path in (Path.home() / ".cache" / "sluice").glob("sluice-spark-*"):
         shutil.copy(path, cache)

@@ -1,4 +1,4 @@
-"""The insider audit against real clusters: without isolation it finds plenty, in a sandbox nothing."""
+"""The insider audit of real clusters: many findings without isolation, none with a sandbox."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _told(report: Any, outcome: str) -> str:
     return "\n".join(f"{each['check']} {each['listener']}: {each['done']}: {each['seen']}" for each in rows)
 
 
-def test_without_isolation_dozens_of_attempts_succeed(start_cluster: StartCluster) -> None:
-    """So it is proven that the rows can fail."""
+def test_dozens_of_insider_attempts_succeed_without_isolation(start_cluster: StartCluster) -> None:
+    """This proves that the attempts are able to fail the audit."""
     cluster = start_cluster("none")
     code, report = cluster.audit()
     assert code == 1
@@ -38,7 +38,7 @@ def test_without_isolation_dozens_of_attempts_succeed(start_cluster: StartCluste
 
 
 @pytest.mark.parametrize("ordinary", USERS, ids=lambda ordinary: "ordinary user" if ordinary else "root")
-def test_in_the_sandbox_no_attempt_succeeds(start_cluster: StartCluster, ordinary: bool) -> None:
+def test_no_insider_attempt_succeeds_in_the_sandbox(start_cluster: StartCluster, ordinary: bool) -> None:
     cluster = start_cluster("sandbox", ordinary=ordinary)
     code, report = cluster.audit()
     assert not _counts(report, "finding"), _told(report, "finding")

@@ -1,4 +1,4 @@
-"""A real Kubernetes API server over etcd, without nodes: all of it that elections and submissions use."""
+"""A real Kubernetes API server over etcd, without nodes: enough for elections and submissions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAMESPACE = "sluice"
 
 @dataclass
 class ApiServer:
-    """Where it is, and how tests look into it."""
+    """A running API server: its address, and how tests look into it."""
 
     url: str
     ca_file: Path
@@ -47,7 +47,7 @@ class ApiServer:
     def call(
         self, method: str, path: str, content: object = None, *, token: str = ADMINISTRATOR, kind: str = "json"
     ) -> tuple[int, dict[str, Any]]:
-        """Status and body of one request."""
+        """Send one request; returns the status and the body of the answer."""
         context = ssl.create_default_context(cafile=str(self.ca_file))
         connection = http.client.HTTPSConnection(self.url.removeprefix("https://"), context=context, timeout=30)
         try:
@@ -60,7 +60,7 @@ class ApiServer:
         return answer.status, json.loads(data) if data.startswith(b"{") else {}
 
     def objects(self, kind: str, name: str) -> str:
-        """The path of a Lease or a ConfigMap of the namespace."""
+        """The path of a Lease or a ConfigMap in the namespace."""
         group = "/apis/coordination.k8s.io/v1" if kind == "leases" else "/api/v1"
         return f"{group}/namespaces/{NAMESPACE}/{kind}/{name}"
 
@@ -77,7 +77,7 @@ class ApiServer:
         assert {made, bound} <= {201, 409}, (made, bound)
 
     def account(self, directory: Path, token: str) -> Path:
-        """A directory as Kubernetes mounts it for a service account."""
+        """Write a directory like the one that Kubernetes mounts for a service account."""
         directory.mkdir()
         (directory / "token").write_text(token)
         (directory / "namespace").write_text(NAMESPACE)
@@ -86,7 +86,7 @@ class ApiServer:
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
-        """It is stopped, and takes connections without an answer."""
+        """Suspend the server within the block: it accepts connections, but does not answer."""
         self.process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -98,12 +98,14 @@ class ApiServer:
 def api_server(
     programs: Path, root: Path, *names: str, accounts: bool = False, controlled: bool = False
 ) -> Iterator[ApiServer]:
-    """Runs for as long as the block lasts, with a namespace and nobody in it who may do anything but read versions.
+    """Run a server within the block, with a namespace; only the administrator has rights in it.
+
+    Other users can only read versions.
 
     Args:
-        names: further ones in its certificate.
+        names: further names in its certificate.
         accounts: pods get the token of their service account where Kubernetes mounts it.
-        controlled: with the controllers and the scheduler.
+        controlled: also run the controllers and the scheduler.
     """
     etcd_port, peer_port, port = free_ports(3)
     tls = OutsideAuthority(root / "tls").issue("127.0.0.1", *names)
@@ -155,7 +157,7 @@ def api_server(
 
 
 def write_kubeconfig(file: Path, server: ApiServer, token: str, namespace: str = "default") -> None:
-    """For one who has this token and works in this namespace."""
+    """Write a kubeconfig for a user with this token, who works in this namespace."""
     content = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -24,7 +24,7 @@ def programs() -> Path:
 
 @pytest.fixture(scope="session")
 def fake_time(programs: Path) -> Path:
-    """The library with which a process sees another time than the machine has."""
+    """The library that shows a process a different time than the machine's."""
     found = programs.parent / "lib" / "libfaketime.so.1"
     if not found.is_file():
         pytest.fail(f"there is no {found}: make test-kubernetes fetches it", pytrace=False)
@@ -33,6 +33,6 @@ def fake_time(programs: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def server(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """An API server, with what docs/howto/high-availability.md says that JobManagers need and no more."""
+    """An API server; tests give JobManagers only the rights in docs/howto/high-availability.md."""
     with api_server(programs, tmp_path_factory.mktemp("kubernetes")) as found:
         yield found

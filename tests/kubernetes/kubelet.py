@@ -1,9 +1,9 @@
-"""Scheduler, kubelet and container runtime, played by a test: pods of a real API server run as processes here.
+"""A fake scheduler, kubelet and container runtime: runs the pods of a real API server as processes.
 
-It does what a pod says, as far as processes of one machine can: init containers and then the container, each with its
-arguments and environment, ConfigMaps and empty directories and projected tokens (asked of the API server, bound to the
-pod) where they are mounted, below a directory of the pod's own; and it tells the API server what became of them. It
-plays no image, user, network, probe, limit or security context.
+It does what a pod says, as far as processes of one machine can. It runs the init containers and then the
+container, each with its arguments and environment. It mounts ConfigMaps, empty directories and projected
+tokens (requested from the API server, bound to the pod) below a directory of the pod's own. It reports
+the result to the API server. It implements no image, user, network, probe, limit or security context.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Object = dict[str, Any]
 
 @dataclass
 class RunningPod:
-    """A pod whose container runs."""
+    """A pod whose container is running."""
 
     name: str
     uid: str
@@ -44,10 +44,10 @@ class RunningPod:
 
 @dataclass
 class Kubelet:
-    """Runs the pods of a namespace that a label selects.
+    """Runs the pods in a namespace that a label selects.
 
     Args:
-        environment: of each container besides its own: instead of names that only a cluster's DNS has.
+        environment: for each container, added to its own; it replaces names that only a cluster's DNS has.
     """
 
     server: ApiServer
@@ -78,11 +78,11 @@ class Kubelet:
 
     @property
     def path(self) -> str:
-        """Of pods."""
+        """The API path of the namespace's pods."""
         return f"/api/v1/namespaces/{self.namespace}/pods"
 
     def pods(self) -> list[Object]:
-        """All that are selected."""
+        """All selected pods."""
         status, answer = self.server.call("GET", f"{self.path}?labelSelector={self.selector}")
         assert status == 200, answer
         return list(answer["items"])

@@ -1,6 +1,7 @@
-"""The names of a cluster's pods and Services, played by a test: kubelet and containers are real, there is no CoreDNS.
+"""A fake DNS for the pods and Services of a cluster.
 
-The name of a Service leads to its pods, whether it is headless or not: there is no kube-proxy for virtual addresses.
+Kubelet and containers are real, but there is no CoreDNS. The name of a Service resolves to its pods,
+whether it is headless or not: there is no kube-proxy for virtual addresses.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Object = dict[str, Any]
 
 
 def addresses(server: ApiServer, name: str) -> list[str] | None:
-    """What a name of the cluster means now; None: nothing."""
+    """The addresses that a name of the cluster has now; None if the name does not exist."""
     if name == API:
         return [API_ADDRESS]
     parts = name.removesuffix(f".svc.{DOMAIN}").split(".")
@@ -41,7 +42,7 @@ def addresses(server: ApiServer, name: str) -> list[str] | None:
 
 
 def serve_names(node: Node, stack: contextlib.ExitStack) -> None:
-    """Answer the pods of a node until the stack unwinds."""
+    """Answer DNS queries from a node's pods until the stack unwinds."""
 
     def make() -> socket.socket:
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

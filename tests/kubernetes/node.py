@@ -1,7 +1,8 @@
-"""A real node: a kubelet and containerd, which run the pods of a real API server.
+"""A real node: a kubelet and containerd that run the pods of a real API server.
 
-Both run in mount, process, network, cgroup, host name and IPC namespaces of their own, below one directory, and go with
-them. The node's network has no way out: the API server is reached by a relay that listens inside and connects outside.
+Both run in mount, process, network, cgroup, host name and IPC namespaces of their own, below one
+directory; all of this goes away with them. The node's network has no way out: the API server is reached
+through a relay that listens inside and connects outside.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ KUBELET = {
 
 @dataclass
 class Node:
-    """Where it is, and how tests look into it."""
+    """A running node, and how tests look into it."""
 
     server: ApiServer
     root: Path
@@ -121,7 +122,7 @@ class Node:
     """The id, out here, of the first process of its namespaces."""
 
     def relay(self, address: tuple[str, int], target: tuple[str, int], stack: contextlib.ExitStack) -> None:
-        """Let who connects to ``address`` in the node's network reach ``target`` outside."""
+        """Forward connections to ``address`` in the node's network to ``target`` outside."""
         listener = self.in_network(lambda: socket.create_server(address))
         stack.callback(listener.close)
         stack.callback(listener.shutdown, socket.SHUT_RDWR)
@@ -132,7 +133,10 @@ class Node:
         threading.Thread(target=_accept, args=(listener, connect), daemon=True).start()
 
     def in_network(self, make: Callable[[], Made]) -> Made:
-        """What ``make`` returns in the node's network, in a thread of its own: a socket stays where it was made."""
+        """Call ``make`` in the node's network, and return its result.
+
+        The call is made in a thread of its own; a socket stays in the network where it was made.
+        """
 
         def enter() -> Made:
             with Path(f"/proc/{self.inside}/ns/net").open("rb") as namespace:
@@ -144,7 +148,7 @@ class Node:
             return pool.submit(enter).result()
 
     def publish(self, port: int, target: Callable[[], tuple[str, int]], stack: contextlib.ExitStack) -> None:
-        """Let who connects to loopback outside reach ``target`` in the node's network."""
+        """Forward connections to ``port`` on loopback outside to ``target`` in the node's network."""
         listener = socket.create_server(("127.0.0.1", port))
         stack.callback(listener.close)
         stack.callback(listener.shutdown, socket.SHUT_RDWR)
@@ -155,7 +159,7 @@ class Node:
         threading.Thread(target=_accept, args=(listener, connect), daemon=True).start()
 
     def inside_of(self, pod: Object, *command: str) -> str:
-        """What a program prints in the first container of a pod."""
+        """Run a command in the first container of a pod, and return its output."""
         (container, *_) = pod["status"]["containerStatuses"]
         identifier = container["containerID"].removeprefix("containerd://")
         ctr = self.programs / "node" / "ctr"
@@ -166,13 +170,13 @@ class Node:
         return done.stdout
 
     def ready(self) -> bool:
-        """Whether the API server holds the node for ready."""
+        """Whether the API server considers the node ready."""
         status, found = self.server.call("GET", "/api/v1/nodes/here")
         conditions = found["status"].get("conditions", ()) if status == 200 else ()
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     def log(self, pod: Object, container: str) -> str:
-        """What a container of a pod has written."""
+        """The output of a container of a pod."""
         metadata = pod["metadata"]
         directory = self.root / "log" / "pods" / f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}"
         files = sorted(directory.glob(f"{container}/*.log"))
@@ -181,7 +185,7 @@ class Node:
 
 
 def write_image(archive: Path, name: str, files: Mapping[str, Path], configuration: Object) -> None:
-    """An image of one layer, as ``docker save`` writes it: programs that need nothing else."""
+    """Write an image of one layer, as ``docker save`` does, with programs that need nothing else."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as made:
         for path, source in files.items():
@@ -210,7 +214,7 @@ def write_image(archive: Path, name: str, files: Mapping[str, Path], configurati
 
 @contextlib.contextmanager
 def node(programs: Path, server: ApiServer, *images: Path) -> Iterator[Node]:
-    """A node of ``server`` that has these images, ready, for as long as the block lasts."""
+    """Run a node of ``server`` within the block; it is ready, and has these images."""
     with contextlib.ExitStack() as stack:
         root = Path(tempfile.mkdtemp(prefix="kn"))  # paths of sockets are short
         stack.callback(shutil.rmtree, root, ignore_errors=True)
@@ -257,7 +261,7 @@ def _configure(root: Path, programs: Path, server: ApiServer) -> None:
 
 
 def _make_groups(name: str) -> list[Path]:
-    """Cgroups below those of this process, one in each hierarchy; with only one hierarchy, below its root."""
+    """Make a cgroup below this process's own in each hierarchy; with only one hierarchy, below its root."""
     lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     found = [
         CGROUPS / controllers / own.strip("/") / name

@@ -1,7 +1,7 @@
-"""Says the default protocol in the ports of Services that are applied, as the API server does from 1.21 on.
+"""A proxy that adds the default protocol to the ports of applied Services.
 
-Spark 4.3 leaves it out, and version 1.20 refuses the Service then. Whoever submits reaches the API server through this;
-everything else passes through as it is.
+API servers do this from 1.21 on. Spark 4.3 omits the protocol, and version 1.20 then refuses the Service.
+A submitter reaches the API server through this proxy; everything else passes unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_BYTES = 4 << 20
 
 @contextlib.contextmanager
 def with_port_defaults(server: ApiServer, directory: Path) -> Iterator[ApiServer]:
-    """The same API server at another address."""
+    """Run the proxy within the block; yields the same API server at the proxy's address."""
     files = OutsideAuthority(directory).issue("127.0.0.1")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files / "chain.pem", files / "key.pem")
@@ -73,7 +73,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _pass_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """Pass one on; whether another one can follow, and not something that is no longer HTTP."""
+    """Forward one request; returns whether another HTTP request can follow (not after an upgrade)."""
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     body = await _body(reader, headers)

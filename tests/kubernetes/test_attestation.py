@@ -1,4 +1,4 @@
-"""Pods enrol with tokens that a real API server has bound to them, and that it reviews."""
+"""Pods enrol with tokens that a real API server has bound to them and reviews."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AUTHORITY = "sluice-ca"
 
 @dataclass
 class World:
-    """An authority with a service account of its own, and pods."""
+    """An authority with its own service account, and pods."""
 
     server: ApiServer
     pki: TestPki
@@ -40,11 +40,11 @@ class World:
     trust: str
 
     async def call(self, method: str, path: str, content: object = None) -> tuple[int, dict[str, Any]]:
-        """A request of the administrator."""
+        """Send a request as the administrator."""
         return await asyncio.to_thread(self.server.call, method, path, content)
 
     async def pod(self, name: str, account: str = "workers", namespace: str = NAMESPACE) -> str:
-        """A pod that runs; returns its uid."""
+        """Create a pod that counts as running; returns its uid."""
         await self.account(account, namespace)
         status, made = await self.call(
             "POST",
@@ -63,14 +63,14 @@ class World:
         return str(made["metadata"]["uid"])
 
     async def account(self, name: str, namespace: str = NAMESPACE) -> None:
-        """A service account, unless it is there."""
+        """Create a service account if it does not exist."""
         made, _ = await self.call(
             "POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}}
         )
         assert made in {201, 409}
 
     async def gone(self, name: str) -> None:
-        """Delete a pod at once."""
+        """Delete a pod at once, and wait until it is gone."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}?gracePeriodSeconds=0"
         assert (await self.call("DELETE", path))[0] == 200
         async with asyncio.timeout(30):
@@ -87,7 +87,7 @@ class World:
         audience: str = AUDIENCE,
         seconds: int = 600,
     ) -> str:
-        """As the kubelet asks for it; without a pod: bound to nothing."""
+        """Request a token as the kubelet does; without ``pod`` the token is bound to nothing."""
         spec: dict[str, Any] = {"audiences": [audience], "expirationSeconds": seconds}
         if pod:
             spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": uid}
@@ -97,7 +97,7 @@ class World:
         return str(made["status"]["token"])
 
     async def enrol(self, token: str, pod: str) -> Path:
-        """As the pod does; returns the directory of its identity."""
+        """Enrol as the pod would; returns the directory of the new identity."""
         out = self.tmp / f"out-{secrets.token_hex(4)}"
         anchors = (self.pki.directory(SpiffeId.process(TRUST_DOMAIN, Role.AUTH, "any")) / "ca.pem").read_bytes()
         spiffe_id = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, pod)
@@ -106,7 +106,7 @@ class World:
 
 
 async def allow_reviews(server: ApiServer, *, allowed: bool) -> None:
-    """Whether the authority's service account may create TokenReviews."""
+    """Allow or forbid the authority's service account to create TokenReviews."""
     group = "/apis/rbac.authorization.k8s.io/v1"
     rules = [{"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}]
     binding = {
@@ -124,7 +124,7 @@ async def allow_reviews(server: ApiServer, *, allowed: bool) -> None:
 
 @pytest.fixture
 async def world(server: ApiServer, tmp_path: Path) -> AsyncIterator[World]:
-    """Pods of service account ``workers`` are TaskManagers."""
+    """An online authority that enrols pods of service account ``workers`` as TaskManagers."""
     await allow_reviews(server, allowed=True)
     pki = TestPki(tmp_path)
     rules = (PodIdentity(namespace=NAMESPACE, service_account="workers", role="taskmanager"),)
@@ -147,11 +147,11 @@ async def world(server: ApiServer, tmp_path: Path) -> AsyncIterator[World]:
 
 
 def enrolments(world: World) -> list[str]:
-    """Who enrolled, by the ledger."""
+    """The requesters of all enrolments in the ledger."""
     return [each.requester for each in read_ledger(ledger_path(world.pki.home.pki)) if each.kind == "enrolment"]
 
 
-async def test_a_pod_enrols_and_the_next_one_of_its_name_supersedes_it(world: World) -> None:
+async def test_a_pod_enrols_and_is_superseded_by_the_next_pod_of_its_name(world: World) -> None:
     name = f"tm-{secrets.token_hex(4)}"
     uid = await world.pod(name)
     token = await world.token(name, uid)
@@ -177,7 +177,9 @@ async def test_the_token_of_a_deleted_pod_is_refused_by_the_api_server(world: Wo
 
 
 @pytest.mark.parametrize("case", ["wrong audience", "no pod", "another account", "another namespace", "altered"])
-async def test_other_tokens_are_refused(case: str, world: World) -> None:
+async def test_a_token_of_another_audience_account_or_namespace_or_an_altered_one_is_refused(
+    case: str, world: World
+) -> None:
     name = f"tm-{secrets.token_hex(4)}"
     namespace = account = ""
     if case == "another namespace":
@@ -197,7 +199,7 @@ async def test_other_tokens_are_refused(case: str, world: World) -> None:
     assert enrolments(world) == []
 
 
-async def test_an_authority_that_may_not_ask_admits_nobody(world: World) -> None:
+async def test_an_authority_without_the_right_to_review_tokens_admits_nobody(world: World) -> None:
     name = f"tm-{secrets.token_hex(4)}"
     token = await world.token(name, await world.pod(name))
     await allow_reviews(world.server, allowed=False)
@@ -214,8 +216,8 @@ async def test_an_authority_that_may_not_ask_admits_nobody(world: World) -> None
                 break
 
 
-async def test_the_anchors_come_by_the_config_map(world: World) -> None:
-    """What the kubelet would mount; with it and its token a process needs nothing else."""
+async def test_a_pod_enrols_with_the_trust_anchors_of_the_config_map(world: World) -> None:
+    """As the kubelet would mount it: with the ConfigMap and its token a process needs nothing else."""
     name = f"tm-{secrets.token_hex(4)}"
     uid = await world.pod(name)
     token, anchors = world.tmp / "token", world.tmp / "ca.pem"

@@ -65,26 +65,26 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Helm:
-    """The program, and the schemas of Kubernetes beside it."""
+    """The helm program, and the Kubernetes schemas next to it."""
 
     program: Path
 
     def run(self, *arguments: str) -> str:
-        """Standard output of a run that succeeded."""
+        """Run helm; it must succeed. Returns its standard output."""
         done = subprocess.run([self.program, *arguments], capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     @functools.cache  # noqa: B019  one for all tests
     def render(self, *values: str, version: str = "1.37.0") -> list[Object]:
-        """All objects of the chart for a cluster of this version."""
+        """All objects of the chart, rendered for a cluster of this version."""
         text = self.run(
             "template", "sluice", str(CHART), f"--namespace={NAMESPACE}", f"--kube-version={version}", *values
         )
         return [each for each in yaml.safe_load_all(text) if each]
 
     def validator(self, version: str, kind: Object) -> jsonschema.Draft7Validator:
-        """For objects of a kind, which may have no field that the version does not know."""
+        """A validator for objects of a kind; it refuses fields that the version does not know."""
         schemas = self.program.parents[1] / "python" / "kubernetes_validate" / "kubernetes-json-schema"
         group, _, api = kind["apiVersion"].rpartition("/")
         name = "-".join(part for part in (kind["kind"].lower(), group.partition(".")[0], api) if part)
@@ -105,12 +105,12 @@ def helm() -> Helm:
 
 
 def of(objects: list[Object], kind: str) -> dict[str, Object]:
-    """Objects of a kind by name."""
+    """The objects of a kind, by name."""
     return {each["metadata"]["name"]: each for each in objects if each["kind"] == kind}
 
 
 def pods(objects: list[Object]) -> dict[str, Object]:
-    """Specifications of pods by component."""
+    """The pod specifications, by component."""
     return {
         name.removeprefix("sluice-"): each["spec"]["template"]["spec"]
         for name, each in of(objects, "StatefulSet").items()
@@ -118,25 +118,25 @@ def pods(objects: list[Object]) -> dict[str, Object]:
 
 
 def containers(pod: Object) -> list[Object]:
-    """Of a pod, those that prepare it too."""
+    """The containers of a pod, including its init containers."""
     return [*pod.get("initContainers", ()), *pod["containers"]]
 
 
 @pytest.mark.parametrize("values", ALTERNATIVES.values(), ids=ALTERNATIVES)
-def test_helm_finds_nothing_wrong(values: list[str], helm: Helm) -> None:
+def test_helm_lint_passes(values: list[str], helm: Helm) -> None:
     helm.run("lint", "--strict", str(CHART), *values)
 
 
 @pytest.mark.parametrize("version", SCHEMAS)
 @pytest.mark.parametrize("values", ALTERNATIVES.values(), ids=ALTERNATIVES)
-def test_every_object_is_one_of_kubernetes(values: list[str], version: str, helm: Helm) -> None:
+def test_every_object_matches_the_schema_of_its_kubernetes_version(values: list[str], version: str, helm: Helm) -> None:
     for each in helm.render(*values, version=version):
         if each["kind"] != "ServiceMonitor":
             helm.validator(version, each).validate(each)
 
 
 @pytest.mark.parametrize("values", ALTERNATIVES.values(), ids=ALTERNATIVES)
-def test_the_settings_are_settings_of_sluice(values: list[str], helm: Helm, tmp_path: Path) -> None:
+def test_the_rendered_sluice_toml_is_a_valid_configuration(values: list[str], helm: Helm, tmp_path: Path) -> None:
     objects = helm.render(*values)
     text = of(objects, "ConfigMap")["sluice-settings"]["data"]["sluice.toml"]
     file = tmp_path / "sluice.toml"
@@ -159,7 +159,7 @@ def test_the_settings_are_settings_of_sluice(values: list[str], helm: Helm, tmp_
 
 
 @pytest.mark.parametrize("values", ALTERNATIVES.values(), ids=ALTERNATIVES)
-def test_processes_ask_for_the_names_that_their_rules_give(values: list[str], helm: Helm) -> None:
+def test_processes_enrol_for_the_names_that_their_attestation_rules_give(values: list[str], helm: Helm) -> None:
     objects = helm.render(*values)
     settings = tomllib.loads(of(objects, "ConfigMap")["sluice-settings"]["data"]["sluice.toml"])
     for component, pod in pods(objects).items():
@@ -181,7 +181,7 @@ def test_processes_ask_for_the_names_that_their_rules_give(values: list[str], he
 
 
 @pytest.mark.parametrize("values", ALTERNATIVES.values(), ids=ALTERNATIVES)
-def test_no_key_is_in_an_object_and_those_of_processes_are_in_memory(values: list[str], helm: Helm) -> None:
+def test_no_object_contains_a_key_and_keys_of_processes_are_kept_in_memory(values: list[str], helm: Helm) -> None:
     objects = helm.render(*values)
     assert not of(objects, "Secret")
     assert "PRIVATE KEY" not in json.dumps(objects)
@@ -203,8 +203,8 @@ def test_no_key_is_in_an_object_and_those_of_processes_are_in_memory(values: lis
 
 
 @pytest.mark.parametrize("values", ALTERNATIVES.values(), ids=ALTERNATIVES)
-def test_pods_are_restricted_but_for_what_a_sandbox_needs(values: list[str], helm: Helm) -> None:
-    """As Pod Security's level "restricted" demands it (https://kubernetes.io/docs/concepts/security/pod-security-standards/)."""
+def test_pods_are_restricted_except_for_what_a_sandbox_needs(values: list[str], helm: Helm) -> None:
+    """Level "restricted" of https://kubernetes.io/docs/concepts/security/pod-security-standards/."""
     for component, pod in pods(helm.render(*values)).items():
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -224,8 +224,8 @@ def test_pods_are_restricted_but_for_what_a_sandbox_needs(values: list[str], hel
 
 
 @pytest.mark.parametrize("level", ["sandbox", "none"])
-def test_pods_on_demand_are_those_of_the_stateful_set_that_there_is_otherwise(level: str, helm: Helm) -> None:
-    """But for their volume, their domain, and the checksum of settings that say where TaskManagers come from."""
+def test_pods_on_demand_equal_the_pods_of_the_taskmanager_stateful_set(level: str, helm: Helm) -> None:
+    """Except for volume, subdomain, and the checksum of the settings that name the TaskManager provider."""
     isolation = f"--set=isolation.level={level}"
     objects = helm.render("--set=taskmanager.provider=kubernetes", isolation)
     assert "sluice-taskmanager" not in of(objects, "StatefulSet")
@@ -243,7 +243,7 @@ def test_pods_on_demand_are_those_of_the_stateful_set_that_there_is_otherwise(le
         helm.validator(version, pod).validate(pod)
 
 
-def test_jobmanagers_may_make_pods_only_where_they_are_to(helm: Helm) -> None:
+def test_jobmanagers_may_create_pods_only_with_the_kubernetes_provider(helm: Helm) -> None:
     def resources(*values: str) -> set[str]:
         rules = of(helm.render(*values), "Role")["sluice-jobmanager"]["rules"]
         return {each for rule in rules for each in rule["resources"]}
@@ -253,8 +253,8 @@ def test_jobmanagers_may_make_pods_only_where_they_are_to(helm: Helm) -> None:
     assert of(helm.render("--set=taskmanager.provider=kubernetes"), "Role").keys() == of(helm.render(), "Role").keys()
 
 
-def test_own_certificate_is_shown_to_the_agent_alone(helm: Helm) -> None:
-    """As root's file that its group reads, which the gateway accepts; without ``subPath``, which is never renewed."""
+def test_own_certificate_is_mounted_into_the_agent_only(helm: Helm) -> None:
+    """A file of root that its group reads; without ``subPath``, which is never updated."""
     objects = helm.render(OWN_CERTIFICATE)
     pod = pods(objects)["gateway"]
     (volume,) = (each for each in pod["volumes"] if "secret" in each)
@@ -271,7 +271,7 @@ def test_own_certificate_is_shown_to_the_agent_alone(helm: Helm) -> None:
     assert (settings["certificate_file"], settings["key_file"]) == (f"{place}/tls.crt", f"{place}/tls.key")
 
 
-def test_monitoring_trusts_the_authority_of_the_certificate_that_it_is_shown(helm: Helm) -> None:
+def test_monitoring_trusts_the_authority_of_the_gateways_certificate(helm: Helm) -> None:
     def tls(*values: str) -> Object:
         monitors = of(helm.render(*values, *ALTERNATIVES["monitored with own certificate"][1:]), "ServiceMonitor")
         found: Object = monitors["sluice"]["spec"]["endpoints"][0]["tlsConfig"]
@@ -284,13 +284,13 @@ def test_monitoring_trusts_the_authority_of_the_certificate_that_it_is_shown(hel
         tls()
 
 
-def test_only_those_that_ask_the_api_server_have_a_token_for_it(helm: Helm) -> None:
+def test_only_components_that_call_the_api_server_have_a_token_for_it(helm: Helm) -> None:
     asking = {name for name, pod in pods(helm.render()).items() if pod["automountServiceAccountToken"]}
     assert asking == {"ca", "jobmanager", "shuffle-manager"}
 
 
 def connections(objects: list[Object]) -> tuple[set[tuple[str, str, int]], set[tuple[str, str, int]]]:
-    """Who may connect to whom on which port, by the rules for what comes in, and by those for what goes out."""
+    """The (from, to, port) connections that ingress rules allow, and those that egress rules allow."""
     inward: set[tuple[str, str, int]] = set()
     outward: set[tuple[str, str, int]] = set()
     for policy in of(objects, "NetworkPolicy").values():
@@ -309,7 +309,7 @@ def connections(objects: list[Object]) -> tuple[set[tuple[str, str, int]], set[t
     return inward, outward
 
 
-def test_network_policies_say_the_channel_table_in_both_directions(helm: Helm) -> None:
+def test_network_policies_match_the_channel_table_in_both_directions(helm: Helm) -> None:
     """edges.yaml is compared with the table itself in tests/unit/deploy."""
     inward, outward = connections(helm.render())
     table = yaml.safe_load((CHART / "edges.yaml").read_text())
@@ -318,7 +318,7 @@ def test_network_policies_say_the_channel_table_in_both_directions(helm: Helm) -
     assert outward == wanted
 
 
-def test_all_else_is_denied(helm: Helm) -> None:
+def test_network_policies_deny_everything_by_default(helm: Helm) -> None:
     objects = helm.render()
     policies = of(objects, "NetworkPolicy")
     deny = policies["sluice-default-deny"]["spec"]
@@ -341,13 +341,13 @@ def test_all_else_is_denied(helm: Helm) -> None:
 
 @dataclass(frozen=True)
 class Kubectl:
-    """Against one API server, as its administrator."""
+    """Runs kubectl against one API server, as its administrator."""
 
     program: Path
     server: ApiServer
 
     def run(self, *arguments: str, content: str = "") -> subprocess.CompletedProcess[str]:
-        """One command. Objects without a namespace go into that of the release."""
+        """Run one command. Objects without a namespace go into the release's namespace."""
         kubeconfig = self.server.audit.parent / "kubectl.json"
         if not kubeconfig.exists():
             write_kubeconfig(kubeconfig, self.server, ADMINISTRATOR, NAMESPACE)
@@ -357,7 +357,7 @@ class Kubectl:
         )  # fmt: skip
 
     def may(self, account: str, verb: str, resource: str, name: str = "", *, everywhere: bool = False) -> bool:
-        """Whether a service account of the release may do that."""
+        """Whether a service account of the release has this right."""
         target = f"{resource}/{name}" if name else resource
         scope = ["--all-namespaces"] if everywhere else []
         done = self.run(
@@ -369,7 +369,7 @@ class Kubectl:
 
 @pytest.fixture(scope="module")
 def kubectl(programs: Path, tmp_path_factory: pytest.TempPathFactory, helm: Helm) -> Iterator[Kubectl]:
-    """With the release in it: first asked whether it would take it, then applied."""
+    """A kubectl for a server with the release, which is applied after a server-side dry run."""
     with api_server(programs, tmp_path_factory.mktemp("chart")) as server:
         found = Kubectl(programs / "kubectl", server)
         for name in (NAMESPACE, "spark"):
@@ -382,7 +382,7 @@ def kubectl(programs: Path, tmp_path_factory: pytest.TempPathFactory, helm: Helm
         yield found
 
 
-def test_the_api_server_takes_every_object_and_says_the_same_again(kubectl: Kubectl, helm: Helm) -> None:
+def test_the_api_server_accepts_every_object_and_a_second_apply_changes_nothing(kubectl: Kubectl, helm: Helm) -> None:
     objects = helm.render(version="1.20.2")
     again = kubectl.run("apply", "-f", "-", content=yaml.safe_dump_all(objects))
     assert again.returncode == 0, again.stderr
@@ -399,7 +399,9 @@ def test_the_api_server_takes_every_object_and_says_the_same_again(kubectl: Kube
 
 
 @pytest.mark.parametrize("values", [each for name, each in ALTERNATIVES.items() if "monitored" not in name])
-def test_the_api_server_would_take_the_other_forms(values: list[str], kubectl: Kubectl, helm: Helm) -> None:
+def test_the_api_server_accepts_the_alternative_values_in_a_dry_run(
+    values: list[str], kubectl: Kubectl, helm: Helm
+) -> None:
     done = kubectl.run(
         "apply", "--dry-run=server", "-f", "-", content=yaml.safe_dump_all(helm.render(*values, version="1.20.2"))
     )
@@ -427,7 +429,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("account", "verb", "resource", "name"), CALLS)
-def test_each_call_that_our_processes_make_is_allowed(
+def test_rbac_allows_each_call_that_our_processes_make(
     account: str, verb: str, resource: str, name: str, kubectl: Kubectl
 ) -> None:
     everywhere = resource.startswith("tokenreviews")
@@ -435,7 +437,7 @@ def test_each_call_that_our_processes_make_is_allowed(
 
 
 def permitted(server: ApiServer, account: str, verb: str, resource: str, name: str) -> bool:
-    """What `kubectl auth can-i` asks, for another one."""
+    """Whether an account has a right: what `kubectl auth can-i` asks, but for another account."""
     kind, _, group = resource.partition(".")
     kind, _, part = kind.partition("/")
     attributes = {"verb": verb, "resource": kind, "subresource": part, "group": group, "name": name}
@@ -448,8 +450,8 @@ def permitted(server: ApiServer, account: str, verb: str, resource: str, name: s
     return bool(answer["status"]["allowed"])
 
 
-def test_nothing_else_is_allowed(kubectl: Kubectl) -> None:
-    """Of what is near, or worth having."""
+def test_rbac_allows_no_other_call(kubectl: Kubectl) -> None:
+    """Tried with calls that are similar to the allowed ones, or valuable to an attacker."""
     accounts = ("ca", "auth", "gateway", "jobmanager", "shuffle-manager", "shuffle-worker", "taskmanager", "")
     for account in accounts:
         user = f"sluice-{account}" if account else "default"

@@ -1,4 +1,7 @@
-"""Elections and pointers against a real API server, with only the rights that docs/howto/high-availability.md names."""
+"""Elections and pointers on a real API server.
+
+The JobManagers have only the rights in docs/howto/high-availability.md.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ SUBMISSION = JobSubmission(name="p.py", owner="ann", pipeline=BlobRef(sha256="0"
 
 @dataclass
 class World:
-    """One cluster, which no other test uses."""
+    """A cluster that no other test uses."""
 
     server: ApiServer
     cluster: str
@@ -38,7 +41,7 @@ class World:
     stack: AsyncExitStack
 
     def candidate(self, name: str) -> KubernetesElection:
-        """A JobManager."""
+        """The election of a JobManager with this name."""
         account = self.tmp / f"account-{secrets.token_hex(4)}"
         self.server.account(account, LEADER)
         client = KubernetesClient(self.server.url, NAMESPACE, token_file=account / "token", ca_file=account / "ca.crt")
@@ -47,38 +50,38 @@ class World:
         return election
 
     async def lead(self, election: KubernetesElection) -> KubernetesLeadership:
-        """Wait until it leads."""
+        """Wait until the candidate leads; returns its leadership."""
         leadership = await asyncio.wait_for(election.elect(lambda: None), 60)
         assert isinstance(leadership, KubernetesLeadership)
         self.stack.push_async_callback(leadership.resign)
         return leadership
 
     def blob(self) -> Path:
-        """The pipeline of a submission."""
+        """A file that stands for the pipeline of a submission."""
         path = self.tmp / "pipeline"
         path.write_bytes(b"x")
         return path
 
     async def call(self, method: str, kind: str, content: object = None, *, merge: bool = False) -> tuple[int, dict]:  # type: ignore[type-arg]  # JSON
-        """A request of the administrator about the Lease or the ConfigMap of pointers."""
+        """Send a request about the Lease or the pointers ConfigMap, as the administrator."""
         name = f"sluice-{self.cluster}" + ("-pointers" if kind == "configmaps" else "")
         form = "merge-patch+json" if merge else "json"
         return await asyncio.to_thread(self.server.call, method, self.server.objects(kind, name), content, kind=form)
 
     async def holder(self) -> str:
-        """Who holds the Lease; empty: nobody."""
+        """The holder of the Lease; empty if nobody holds it."""
         _, lease = await self.call("GET", "leases")
         return str((lease.get("spec") or {}).get("holderIdentity") or "")
 
     async def data(self) -> dict[str, str]:
-        """The entries of the ConfigMap of pointers; none when there is none."""
+        """The entries of the pointers ConfigMap; empty if it does not exist."""
         status, content = await self.call("GET", "configmaps")
         return (content.get("data") or {}) if status == 200 else {}
 
 
 @pytest.fixture
 async def world(server: ApiServer, tmp_path: Path) -> AsyncIterator[World]:
-    """No JobManager takes part yet; they may do what the page says."""
+    """A cluster without JobManagers; they would have the rights in docs/howto/high-availability.md."""
     cluster = f"t{secrets.token_hex(4)}"
     lease, pointers = f"sluice-{cluster}", f"sluice-{cluster}-pointers"
     rules = [
@@ -98,12 +101,12 @@ async def world(server: ApiServer, tmp_path: Path) -> AsyncIterator[World]:
 
 
 def store_of(leadership: KubernetesLeadership, root: Path) -> tuple[JobStore, LocalStorage]:
-    """The job store of a term."""
+    """The job store of a leader's term, and its storage."""
     storage = LocalStorage(root / "storage")
     return JobStore(leadership.pointers, storage, epoch=leadership.epoch, origin="here"), storage
 
 
-async def test_one_leads_and_the_other_takes_over_with_all_pointers(world: World) -> None:
+async def test_the_next_leader_takes_over_with_all_pointers(world: World) -> None:
     first = await world.lead(world.candidate("jm-1"))
     await first.pointers.create("jobs", "a", b"1")
     standing_by = asyncio.Event()
@@ -118,8 +121,8 @@ async def test_one_leads_and_the_other_takes_over_with_all_pointers(world: World
     await second.resign()
 
 
-async def test_a_removed_config_map_costs_no_job(world: World) -> None:
-    """48: the leader makes it again, also when it writes nothing, and the next leader finds every submission."""
+async def test_no_job_is_lost_when_the_config_map_of_pointers_is_deleted(world: World) -> None:
+    """48: the leader makes it again, even when it writes nothing; the next leader has every submission."""
     leadership = await world.lead(world.candidate("jm-1"))
     store, storage = store_of(leadership, world.tmp)
     await check_storage(leadership.pointers, storage)
@@ -138,8 +141,8 @@ async def test_a_removed_config_map_costs_no_job(world: World) -> None:
     assert [(job.job_id[0], job.submission is not None) for job in found.accepted] == [("a", True), ("b", True)]
 
 
-async def test_pointers_that_are_lost_while_nobody_leads_stop_the_next_leader(world: World) -> None:
-    """48: the marked storage is not taken for new, and nothing in it is touched."""
+async def test_the_next_leader_stops_when_pointers_were_lost_without_a_leader(world: World) -> None:
+    """48: storage with a mark is not taken for new storage, and nothing in it is touched."""
     leadership = await world.lead(world.candidate("jm-1"))
     store, storage = store_of(leadership, world.tmp)
     await check_storage(leadership.pointers, storage)
@@ -155,7 +158,7 @@ async def test_pointers_that_are_lost_while_nobody_leads_stop_the_next_leader(wo
 
 
 async def test_a_former_leader_writes_nothing_after_lease_and_pointers_were_removed(world: World) -> None:
-    """50: epochs begin again, and whoever slept has the higher one."""
+    """50: epochs begin again, so the former leader that slept has the higher one."""
     for _ in range(3):
         await (await world.lead(world.candidate("jm-1"))).resign()
     former = await world.lead(world.candidate("jm-1"))
@@ -174,8 +177,8 @@ async def test_a_former_leader_writes_nothing_after_lease_and_pointers_were_remo
 
 
 @INTERRUPTED
-async def test_a_candidate_survives_a_server_that_sleeps_when_it_has_taken_the_lease(world: World) -> None:
-    """49: it stands by, and leads when the server answers again."""
+async def test_a_candidate_survives_an_api_server_that_hangs_after_it_took_the_lease(world: World) -> None:
+    """49: the candidate stands by, and leads when the server answers again."""
     await (await world.lead(world.candidate("jm-1"))).resign()
     election = world.candidate("jm-2")
     said = asyncio.Event()
@@ -193,8 +196,8 @@ async def test_a_candidate_survives_a_server_that_sleeps_when_it_has_taken_the_l
 
 
 @INTERRUPTED
-async def test_a_standby_survives_a_server_that_is_away(world: World) -> None:
-    """49: for longer than requests may take."""
+async def test_a_standby_survives_an_outage_of_the_api_server(world: World) -> None:
+    """49: the outage is longer than a request may take."""
     leader = await world.lead(world.candidate("jm-1"))
     said = asyncio.Event()
     waiting = asyncio.create_task(world.candidate("jm-2").elect(said.set))
@@ -208,8 +211,8 @@ async def test_a_standby_survives_a_server_that_is_away(world: World) -> None:
     await later.resign()
 
 
-async def test_a_damaged_epoch_keeps_nobody_from_leading(world: World) -> None:
-    """49."""
+async def test_a_damaged_epoch_does_not_prevent_the_next_election(world: World) -> None:
+    """49: an epoch that is not a number does not stop the next candidate."""
     first = await world.lead(world.candidate("jm-1"))
     await first.resign()
     patch = {"metadata": {"annotations": {"sluice.epoch": "no number"}}}
@@ -218,8 +221,8 @@ async def test_a_damaged_epoch_keeps_nobody_from_leading(world: World) -> None:
     assert later.epoch == first.epoch + 1
 
 
-async def test_who_may_not_write_pointers_gives_the_lease_back(world: World) -> None:
-    """51: refused by the server itself, as the rights were taken away."""
+async def test_a_candidate_without_the_right_to_write_pointers_releases_the_lease(world: World) -> None:
+    """51: the server itself refuses the write, because the rights were taken away."""
     await (await world.lead(world.candidate("jm-1"))).resign()
     path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/{world.cluster}"
     _, role = await asyncio.to_thread(world.server.call, "GET", path)

@@ -1,6 +1,7 @@
-"""JobManagers as processes, a real API server, and what may happen to either: each ten times, with jobs running.
+"""JobManager processes and a real API server: each fault ten times, with jobs running.
 
-No job is lost, none runs twice at a time, and the API server's audit log shows that no former leader ever wrote again.
+No job is lost, and none runs twice at a time. The API server's audit log shows that no former leader ever
+wrote again.
 """
 
 from __future__ import annotations
@@ -45,18 +46,21 @@ pytestmark = pytest.mark.timeout(1500)
 
 @dataclass
 class Pair:
-    """Two JobManagers of one cluster, each with a token of its own that can be taken away."""
+    """Two JobManagers of one cluster, each with a token of its own that can be revoked."""
 
     server: ApiServer
     world: World
     cluster: str
 
     async def call(self, method: str, path: str, content: object = None, kind: str = "json") -> tuple[int, Any]:
-        """A request of the administrator."""
+        """Send a request as the administrator."""
         return await asyncio.to_thread(self.server.call, method, path, content, kind=kind)
 
     async def token(self, name: str) -> str:
-        """A new token for a JobManager, in its file, as the kubelet puts it there; returns what it is bound to."""
+        """Write a new token to a JobManager's token file, as the kubelet does.
+
+        Returns the name of the secret that the token is bound to.
+        """
         secret = f"{self.cluster}-{secrets.token_hex(4)}"
         path = f"/api/v1/namespaces/{NAMESPACE}"
         status, made = await self.call("POST", f"{path}/secrets", {"metadata": {"name": secret}})
@@ -72,11 +76,11 @@ class Pair:
         return secret
 
     async def expire(self, secret: str) -> None:
-        """The token that is bound to it is refused from now on, or a few seconds later."""
+        """Revoke the token that is bound to ``secret``; it is refused at once or a few seconds later."""
         assert (await self.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/secrets/{secret}"))[0] == 200
 
     async def leader(self) -> str:
-        """Who leads, once somebody does."""
+        """Wait until a JobManager leads, and return its name."""
 
         async def named() -> str:
             for name in self.world.masters:
@@ -89,7 +93,7 @@ class Pair:
         return str(await eventually(named, "somebody leads", LONG))
 
     async def other_than(self, name: str) -> str:
-        """Who leads, once it is somebody else."""
+        """Wait until a JobManager other than ``name`` leads, and return its name."""
 
         async def another() -> str:
             found = await self.leader()
@@ -108,7 +112,7 @@ class Pair:
         return self.server.objects("configmaps", f"sluice-{self.cluster}-pointers")
 
     async def survive(self, fault: Callable[[], Awaitable[None]]) -> None:
-        """A job runs while something happens: it is there afterwards, has never run twice at a time, and ends well."""
+        """Run a job during a fault: it is not lost, never runs twice at a time, and finishes."""
         world = self.world
         place = world.tmp / f"job-{secrets.token_hex(4)}"
         place.mkdir()
@@ -131,12 +135,12 @@ class Pair:
         assert runs[-1] == job["attempt"], (runs, job["attempt"])
 
     async def no_job_is_lost(self, count: int) -> None:
-        """All that were accepted are there, and have ended well."""
+        """Check that all accepted jobs are there, and have finished."""
         jobs = await self.world.jobs(await self.leader())
         assert [each["state"] for each in jobs] == ["FINISHED"] * count
 
     def former_leaders_write_nothing(self) -> int:
-        """By the audit log: when a term has written, no term before it ever does again. Returns how many there were."""
+        """Check in the audit log that no term writes after a later one has; returns the number of terms."""
         terms: list[str] = []
         for line in self.server.audit.read_text().splitlines():
             event = json.loads(line)
@@ -158,7 +162,7 @@ async def _exists(path: Path) -> bool:
 
 @pytest.fixture
 async def pair(server: ApiServer, tmp_path: Path) -> AsyncIterator[Pair]:
-    """``jm-1`` leads, ``jm-2`` stands by, and there is a TaskManager."""
+    """Two JobManagers, ``jm-1`` and ``jm-2``, with accounts and tokens; nothing is started yet."""
     cluster = f"f{secrets.token_hex(4)}"
     ports = free_ports(4)
     base = RuntimeConfig(
@@ -196,7 +200,7 @@ async def pair(server: ApiServer, tmp_path: Path) -> AsyncIterator[Pair]:
 
 
 def allow(server: ApiServer, cluster: str) -> None:
-    """The service account gets what docs/howto/high-availability.md says."""
+    """Grant the service account the rights in docs/howto/high-availability.md."""
     lease, pointers = f"sluice-{cluster}", f"sluice-{cluster}-pointers"
     coordination = ["coordination.k8s.io"]
     rules = [
@@ -209,14 +213,14 @@ def allow(server: ApiServer, cluster: str) -> None:
 
 
 async def start(pair: Pair, **options: Any) -> None:
-    """Both, one after the other, and a TaskManager."""
+    """Start both JobManagers, one after the other, and a TaskManager."""
     for name in ("jm-1", "jm-2"):
         pair.world.start(name, **{key: value[name] for key, value in options.items()})
         await pair.leader()
     await pair.world.start_taskmanager("tm-1", jobmanagers=pair.world.rpc_addresses)
 
 
-async def test_the_leader_is_killed(pair: Pair) -> None:
+async def test_jobs_survive_when_the_leader_is_killed(pair: Pair) -> None:
     await start(pair)
 
     async def fault() -> None:
@@ -231,8 +235,8 @@ async def test_the_leader_is_killed(pair: Pair) -> None:
     assert pair.former_leaders_write_nothing() == TIMES + 1
 
 
-async def test_the_api_server_is_away_for_a_minute(pair: Pair) -> None:
-    """Nobody leads without it, and drivers do not outlive their lease: the job starts again after them."""
+async def test_jobs_are_restarted_after_the_api_server_was_away_for_a_minute(pair: Pair) -> None:
+    """Nobody leads without it, and drivers do not outlive their lease: then the job starts again."""
     await start(pair)
 
     async def fault() -> None:
@@ -245,7 +249,7 @@ async def test_the_api_server_is_away_for_a_minute(pair: Pair) -> None:
     pair.former_leaders_write_nothing()
 
 
-async def test_a_paused_leader_wakes_up_while_another_one_leads(pair: Pair) -> None:
+async def test_a_paused_leader_writes_nothing_when_it_wakes_up_under_another_leader(pair: Pair) -> None:
     await start(pair)
 
     async def fault() -> None:
@@ -262,8 +266,8 @@ async def test_a_paused_leader_wakes_up_while_another_one_leads(pair: Pair) -> N
     assert pair.former_leaders_write_nothing() >= TIMES + 1
 
 
-async def test_the_clocks_of_the_machines_differ_by_minutes(pair: Pair, fake_time: Path) -> None:
-    """One is ahead, one behind, and leadership goes from one to the other."""
+async def test_leadership_changes_work_when_the_clocks_differ_by_minutes(pair: Pair, fake_time: Path) -> None:
+    """One clock is ahead, one behind, and leadership goes from one JobManager to the other."""
     faked = {"LD_PRELOAD": str(fake_time), "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     clocks = {name: {**faked, "FAKETIME": f"{ahead:+.0f}s"} for name, ahead in AHEAD.items()}
     pair.world.ahead.update(AHEAD)
@@ -288,7 +292,7 @@ async def test_the_clocks_of_the_machines_differ_by_minutes(pair: Pair, fake_tim
     pair.former_leaders_write_nothing()
 
 
-async def test_somebody_deletes_the_lease(pair: Pair) -> None:
+async def test_a_former_leader_writes_nothing_after_the_lease_was_deleted(pair: Pair) -> None:
     await start(pair)
 
     async def fault() -> None:
@@ -308,8 +312,8 @@ async def test_somebody_deletes_the_lease(pair: Pair) -> None:
     assert pair.former_leaders_write_nothing() >= TIMES + 1
 
 
-async def test_the_config_map_of_pointers_is_full(pair: Pair) -> None:
-    """A new job is refused, and one that runs ends well."""
+async def test_a_full_config_map_of_pointers_refuses_new_jobs_and_lets_running_ones_finish(pair: Pair) -> None:
+    """A new job is refused, and a running one finishes."""
     await start(pair)
 
     async def fault() -> None:
@@ -329,8 +333,8 @@ async def test_the_config_map_of_pointers_is_full(pair: Pair) -> None:
     pair.former_leaders_write_nothing()
 
 
-async def test_the_token_of_the_leader_expires_before_there_is_a_new_one(pair: Pair) -> None:
-    """It is refused, so the other one leads; with its new token it takes part again."""
+async def test_the_standby_takes_over_when_the_leaders_token_expires_without_a_new_one(pair: Pair) -> None:
+    """The leader is refused, so the other one leads; with a new token it takes part again."""
     await start(pair)
     bound = {name: await pair.token(name) for name in pair.world.masters}
 

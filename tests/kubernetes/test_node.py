@@ -1,6 +1,7 @@
 """Pods of the chart on a real node: kubelet, containerd and runc, with controllers and scheduler.
 
-Played are the names of the cluster (names.py) and whoever makes volumes. The network enforces no NetworkPolicy.
+The cluster's DNS (names.py) and the provisioner of volumes are fakes. The network enforces no
+NetworkPolicy.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ Object = dict[str, Any]
 
 @dataclass
 class World:
-    """The chart, installed, with a gateway that is reached from outside."""
+    """The installed chart, with a gateway that can be reached from outside."""
 
     server: ApiServer
     node: Node
@@ -76,23 +77,23 @@ class World:
     tmp: Path
 
     def pod(self, component: str) -> Object:
-        """The first of its StatefulSet, or what the API server says instead."""
+        """The first pod of a component's StatefulSet; if there is none, the API server's error."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/sluice-{component}-0"
         return self.server.call("GET", path)[1]
 
     def is_ready(self, component: str) -> bool:
-        """By its readiness probe."""
+        """Whether the component's pod is ready, by its readiness probe."""
         status = self.pod(component).get("status")
         conditions = status.get("conditions", ()) if isinstance(status, dict) else ()  # else it is away for a moment
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     def until_ready(self, *components: str) -> None:
-        """Wait for their probes."""
+        """Wait until the components are ready."""
         for component in components:
             wait_until(lambda each=component: self.is_ready(each), self.described, READY_SECONDS, pause=0.5)  # type: ignore[misc]  # bound per turn
 
     def described(self) -> str:
-        """What the cluster says of its pods."""
+        """A description of pods, volume claims, events and logs for error messages."""
         events = self.kubectl.run("get", "events", "--sort-by=.lastTimestamp").stdout[-4000:]
         logs = (
             f"{each}: {self.node.log(self.pod(each), '*')[-1500:]}" for each in COMPONENTS if "status" in self.pod(each)
@@ -100,7 +101,7 @@ class World:
         return "\n".join([self.kubectl.run("get", "pods,pvc").stdout, events, *logs])
 
     def enrolments(self) -> list[tuple[str, str]]:
-        """Who enrolled with the authority, and as whom."""
+        """The (requester, identity) of each enrolment with the authority."""
         listed = self.node.inside_of(self.pod("ca"), "sluice", "pki", "ledger", "show", "--json")
         lines = [json.loads(line) for line in listed.splitlines()]
         return [(each["requester"], each["identity"]) for each in lines if each.get("kind") == "enrolment"]
@@ -110,11 +111,11 @@ class World:
         return [requester for requester, _ in self.enrolments()]
 
     def spark_pods(self) -> list[Object]:
-        """Of jobs of Spark's own manager."""
+        """The pods of jobs that Spark's own manager runs."""
         return list(self.server.call("GET", f"/api/v1/namespaces/{SPARK_NAMESPACE}/pods")[1]["items"])
 
     def client(self, *arguments: str | Path) -> str:
-        """The command of somebody outside, who has a token."""
+        """Run a command as a client outside of the cluster, with a token; returns its output."""
         access: list[str | Path] = ["--server", f"https://localhost:{self.port}", "--ca", self.tmp / "edge.pem"]
         verb, rest = arguments[0], arguments[1:]
         done = subprocess.run(
@@ -147,7 +148,10 @@ def world(programs: Path, helm: Helm, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def install(world: World, helm: Helm) -> None:
-    """What a person would do, with values for a small machine, and volumes that belong to root."""
+    """Install the chart as a person would, with values for a small machine.
+
+    The volumes belong to root.
+    """
     for name in (NAMESPACE, SPARK_NAMESPACE):
         assert world.server.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})[0] == 201
     values: dict[str, Any] = {each: VALUES.get(each, {}) | {"resources": SMALL} for each in COMPONENTS}
@@ -167,7 +171,7 @@ def install(world: World, helm: Helm) -> None:
 
 
 def volume(number: int, directory: Path) -> Object:
-    """A directory of the node as a volume."""
+    """A persistent volume for a directory of the node."""
     here = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["here"]}
     return {
         "apiVersion": "v1",
@@ -182,7 +186,7 @@ def volume(number: int, directory: Path) -> Object:
     }
 
 
-def test_every_pod_of_the_chart_gets_ready_and_has_enrolled_with_its_token(world: World) -> None:
+def test_every_pod_of_the_chart_becomes_ready_and_has_enrolled_with_its_token(world: World) -> None:
     world.until_ready(*COMPONENTS)
     for component in COMPONENTS[1:]:
         uid = world.pod(component)["metadata"]["uid"]
@@ -190,7 +194,7 @@ def test_every_pod_of_the_chart_gets_ready_and_has_enrolled_with_its_token(world
         assert expected in world.ledger()
 
 
-def test_what_runs_is_restricted_and_the_kubelet_has_mounted_what_the_chart_says(world: World) -> None:
+def test_the_taskmanager_runs_restricted_with_the_mounts_of_the_chart(world: World) -> None:
     pod = world.pod("taskmanager")
     status = world.node.inside_of(pod, "cat", "/proc/1/status")
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
@@ -221,7 +225,7 @@ def test_a_spark_job_from_outside_runs_in_the_pods(world: World) -> None:
     assert "total 4950" in world.client("submit", "--wait", "--executors", "1", pipeline)
 
 
-def test_a_pod_that_is_deleted_comes_back_and_enrols_again_with_a_token_of_its_own(world: World) -> None:
+def test_the_replacement_of_a_deleted_pod_enrols_with_its_own_token(world: World) -> None:
     before = world.pod("taskmanager")["metadata"]["uid"]
     deleted = world.kubectl.run("delete", "pod", "sluice-taskmanager-0", "--timeout=100s")
     assert deleted.returncode == 0, deleted.stderr
@@ -232,7 +236,7 @@ def test_a_pod_that_is_deleted_comes_back_and_enrols_again_with_a_token_of_its_o
 
 
 def submit_to_spark(world: World, pipeline: Path) -> subprocess.CompletedProcess[str]:
-    """Submit to Spark's own manager, and wait for the end."""
+    """Submit a job to Spark's own manager, and wait until it ends."""
     home, programs = world.tmp / "submitter", world.kubectl.program.parent
     home.mkdir()
     kubeconfig = world.tmp / "kubeconfig.json"
@@ -254,7 +258,7 @@ def submit_to_spark(world: World, pipeline: Path) -> subprocess.CompletedProcess
         )  # fmt: skip
 
 
-def test_a_job_of_sparks_own_manager_has_an_identity_for_each_pod_and_renews_it(world: World) -> None:
+def test_each_pod_of_a_job_of_sparks_kubernetes_manager_has_and_renews_its_identity(world: World) -> None:
     world.until_ready("ca")
     pipeline = world.tmp / "long.py"
     pipeline.write_text(LONG_PIPELINE)

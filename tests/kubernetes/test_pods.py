@@ -1,7 +1,8 @@
-"""`resources.provider = "kubernetes"`: real Spark jobs on TaskManagers that are pods of a real API server.
+"""`resources.provider = "kubernetes"`: real Spark jobs on TaskManagers that are pods.
 
-The chart is installed, and the cluster has the rights that it gives. Scheduler, kubelet and containers are played (see
-kubelet.py), and there is no DNS: three addresses in the environment of pods are loopback's.
+The API server is real, the chart is installed, and the cluster has the rights that it grants. Scheduler,
+kubelet and containers are fakes (see kubelet.py). There is no DNS: three addresses in the environment of
+pods are on loopback.
 """
 
 from __future__ import annotations
@@ -114,22 +115,22 @@ class World:
     pipeline: Path
 
     def submit(self, name: str, *options: str) -> str:
-        """A job that notes in the shared folder that it has run."""
+        """Submit a job that records each of its runs in the shared folder; returns its id."""
         return self.cluster.submit(self.pipeline, str(self.cluster.shared), name, *options)
 
     def runs(self, name: str) -> list[str]:
-        """What the job noted, a line for each time that it ran."""
+        """The lines that the job wrote, one for each run."""
         file = self.cluster.shared / f"{name}.runs"
         return file.read_text().split() if file.exists() else []
 
     def finished(self, job_id: str) -> None:
-        """Wait until it has ended well."""
+        """Wait until the job has ended; it must have succeeded."""
         job = self.cluster.wait_for_state(job_id, "FINISHED", "FAILED", seconds=400)
         logs = [each.read_text()[-1500:] for each in self.kubelet.root.rglob("driver.agent.log")]
         assert job["state"] == "FINISHED", f"{job}, {logs}"
 
     def no_pods(self) -> None:
-        """Wait until all are given back."""
+        """Wait until all pods are deleted."""
         eventually(lambda: not self.kubelet.pods(), "all pods are given back", 200)
 
     def registered(self) -> set[str]:
@@ -138,7 +139,7 @@ class World:
 
 
 def account_directory(server: ApiServer, directory: Path, account: str) -> Path:
-    """As Kubernetes mounts it for a service account of the release."""
+    """Write a directory as Kubernetes mounts it for a service account of the release."""
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
     status, made = server.call("POST", path, {"spec": {"expirationSeconds": 7200}})
     assert status == 201, made
@@ -203,7 +204,7 @@ def world(programs: Path, place: Path, helm: Helm) -> Iterator[World]:
 
 
 def own_pod(server: ApiServer, objects: list[dict[str, Any]]) -> None:
-    """The object of the JobManager's pod, as its StatefulSet would make it: the JobManager itself runs outside."""
+    """Create the pod object that its StatefulSet would create for the JobManager, which runs outside."""
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/sluice-jobmanager"
     status, owner = server.call("GET", path)
     assert status == 200, owner
@@ -218,7 +219,7 @@ def own_pod(server: ApiServer, objects: list[dict[str, Any]]) -> None:
     assert made == 201, answer
 
 
-def test_a_spark_job_runs_on_a_pod_that_comes_and_goes_with_it(world: World) -> None:
+def test_a_spark_job_runs_on_a_pod_that_is_created_and_deleted_with_it(world: World) -> None:
     assert not world.kubelet.pods()
     job_id = world.submit("one")
     world.finished(job_id)
@@ -233,7 +234,7 @@ def test_a_spark_job_runs_on_a_pod_that_comes_and_goes_with_it(world: World) -> 
     assert [each["taskmanager"] for each in attempts] == [pod["metadata"]["name"]]
 
 
-def test_what_a_pod_may_do_is_restricted_and_it_holds_no_secret(world: World) -> None:
+def test_a_pod_is_restricted_and_holds_no_secret(world: World) -> None:
     """As Pod Security's level "restricted" demands, which this version of the API server does not check."""
     pod = next(iter(world.kubelet.started.values()))
     spec = pod["spec"]
@@ -248,8 +249,8 @@ def test_what_a_pod_may_do_is_restricted_and_it_holds_no_secret(world: World) ->
         assert context["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_two_jobs_never_share_a_pod_at_a_time_nor_one_after_the_other(world: World) -> None:
-    """A pod has room for one executor and one driver, a job for one of each, and so each pod is full with its own."""
+def test_two_jobs_never_share_a_pod_neither_concurrently_nor_in_succession(world: World) -> None:
+    """A pod has room for one executor and one driver, and a job needs one of each, so it fills its pod."""
     before = set(world.kubelet.started)
     jobs = [world.submit(name, "wait") for name in ("two", "three")]
     for name in ("two", "three"):
@@ -268,7 +269,7 @@ def test_two_jobs_never_share_a_pod_at_a_time_nor_one_after_the_other(world: Wor
     world.no_pods()
 
 
-def test_a_job_says_that_it_waits_for_the_quota_and_runs_when_there_is_room(world: World) -> None:
+def test_a_job_reports_that_it_waits_for_the_quota_and_runs_when_there_is_room(world: World) -> None:
     path = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
     pods = str(len(world.server.call("GET", f"/api/v1/namespaces/{NAMESPACE}/pods")[1]["items"]))
     assert world.server.call("POST", path, {"metadata": {"name": "few"}, "spec": {"hard": {"pods": pods}}})[0] == 201
@@ -283,8 +284,8 @@ def test_a_job_says_that_it_waits_for_the_quota_and_runs_when_there_is_room(worl
     world.no_pods()
 
 
-def test_a_leader_that_is_killed_leaves_its_pods_to_the_next_one(world: World) -> None:
-    """`kill -9` while a job runs: the pod stays, its driver goes on, and no pod is left over."""
+def test_the_pods_of_a_killed_leader_are_taken_over_by_the_next_leader(world: World) -> None:
+    """`kill -9` while a job runs: the pod stays, its driver continues, and no pod is left over."""
     before = set(world.kubelet.started)
     job_id = world.submit("six", "wait")
     eventually(lambda: world.runs("six"), "the job runs", 300)
@@ -313,7 +314,10 @@ def _arguments(process: psutil.Process) -> list[str]:
 
 
 def asked_for(server: ApiServer) -> dict[tuple[str, str, str, str, str], int]:
-    """What each of our service accounts asked for, by the server's audit log, with the status of the last answer."""
+    """The API calls of each of our service accounts, with the status of the last answer.
+
+    Taken from the API server's audit log.
+    """
     found: dict[tuple[str, str, str, str, str], int] = {}
     for line in server.audit.read_text().splitlines():
         event = json.loads(line)
@@ -327,7 +331,7 @@ def asked_for(server: ApiServer) -> dict[tuple[str, str, str, str, str], int]:
 
 
 def rules_of(world: World, account: str) -> Iterator[tuple[str, str, str, str]]:
-    """Each (verb, resource, group, name) that the roles of an account grant; name "": any."""
+    """Each (verb, resource, group, name) that an account's roles grant; an empty name stands for any."""
     kinds = [("role", account), ("clusterrole", f"sluice-{NAMESPACE}-token-reviews")]
     for kind, name in kinds if account == "sluice-ca" else kinds[:1]:
         done = world.kubectl.run("get", kind, name, "-o", "json")
@@ -340,7 +344,7 @@ def rules_of(world: World, account: str) -> Iterator[tuple[str, str, str, str]]:
                             yield verb, resource, group, each
 
 
-def test_every_call_of_the_run_is_one_that_kubectl_says_is_allowed_and_no_right_is_unused(world: World) -> None:
+def test_rbac_allows_exactly_the_calls_in_the_audit_log_of_the_api_server(world: World) -> None:
     """The API server's audit log of all tests above, replayed with `kubectl auth can-i` under the chart's roles."""
     asked = asked_for(world.server)
     assert {account for account, *_ in asked} == {"sluice-jobmanager", "sluice-ca"}, "the others ask for nothing"

@@ -1,4 +1,7 @@
-"""``sluice submit --target kubernetes`` with Spark's spark-submit and the rights of docs/howto/deployment.md."""
+"""``sluice submit --target kubernetes`` with Spark's spark-submit.
+
+The submitter has the rights in docs/howto/deployment.md.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ RIGHTS = [
 
 @pytest.fixture
 def own_server(programs: Path, tmp_path: Path) -> Iterator[ApiServer]:
-    """Rights are given in it once."""
+    """An API server for one test only, because the test grants rights in it."""
     root = tmp_path / "kubernetes"
     root.mkdir()
     with api_server(programs, root) as found:
@@ -36,7 +39,7 @@ def own_server(programs: Path, tmp_path: Path) -> Iterator[ApiServer]:
 
 
 def start(server: ApiServer, programs: Path, tmp_path: Path) -> subprocess.Popen[bytes]:
-    """The command, as the submitter."""
+    """Start the submit command as the submitter."""
     home = tmp_path / "home"
     LocalIssuer(Home.at(home).create().pki, PkiConfig()).ensure_authorities()
     (home / "sluice.toml").write_text(
@@ -66,16 +69,16 @@ def start(server: ApiServer, programs: Path, tmp_path: Path) -> subprocess.Popen
 
 
 def ours(server: ApiServer, kind: str) -> list[dict[str, object]]:
-    """The objects of a kind that are labelled as the job's."""
+    """The objects of a kind that have the label of a job."""
     status, found = server.call("GET", f"/api/v1/namespaces/{NAMESPACE}/{kind}?labelSelector=sluice/job")
     assert status == 200
     return list(found["items"])
 
 
-def test_a_submission_that_fails_after_the_drivers_pod_was_made_leaves_nothing(
+def test_a_submission_that_fails_after_the_driver_pod_was_created_leaves_nothing(
     own_server: ApiServer, programs: Path, tmp_path: Path
 ) -> None:
-    """Spark 4.3 makes the pod, and this server (1.20) refuses the Service that follows; the rights are the page's."""
+    """Spark 4.3 makes the pod, then API server 1.20 refuses the Service. The rights are those of the page."""
     own_server.allow("submitter", SUBMITTER, RIGHTS)
     process = start(own_server, programs, tmp_path)
     assert process.wait(200) == 1

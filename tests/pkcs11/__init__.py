@@ -1,1 +1,1 @@
-"""Keys of authorities in a real token: SoftHSM, by ``make test-pkcs11``."""
+"""Authority keys in a real PKCS #11 token, SoftHSM. Run by ``make test-pkcs11``."""

@@ -1,4 +1,4 @@
-"""SoftHSM: tokens in a directory of this run, one for each test."""
+"""SoftHSM with one token for each test, in a directory of this test run."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 @dataclass(frozen=True, slots=True)
 class SoftHsm:
-    """The programs, and where the tokens are."""
+    """The SoftHSM programs, and the directory of the tokens."""
 
     util: str
     module: str
     tokens: Path
 
     def initialize(self, label: str) -> None:
-        """Make another token."""
+        """Initialize another token."""
         pins = ("--so-pin", SO_PIN, "--pin", PIN)
         subprocess.run(
             [self.util, "--module", self.module, "--init-token", "--free", "--label", label, *pins],
@@ -41,7 +41,7 @@ class SoftHsm:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token with nothing in it, and the file with its PIN."""
+    """An empty token, and the file with its PIN."""
 
     hsm: SoftHsm
     label: str
@@ -49,11 +49,11 @@ class Token:
 
     @property
     def uri(self) -> str:
-        """What ``--key`` takes."""
+        """The URI of the token, as ``--key`` takes it."""
         return f"pkcs11:token={self.label}?module-path={self.hsm.module}&pin-source=file:{self.pin_file}"
 
     def objects(self) -> list[tuple[str, str]]:
-        """Class and label of all that is in it."""
+        """The class and label of each key in the token."""
         uri = TokenUri.parse(self.uri)
         return TOKEN_KEYS._sessions.run(
             uri,
@@ -67,7 +67,7 @@ class Token:
 
 @pytest.fixture(scope="session")
 def hsm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SoftHsm]:
-    """SoftHSM with a configuration of this run, in the environment where its module looks for it."""
+    """SoftHSM with a configuration of this run, which its module finds through the environment."""
     found = subprocess.run([ROOT / "scripts" / "ensure-softhsm"], check=True, capture_output=True, text=True)
     util, module = found.stdout.split()
     folder = tmp_path_factory.mktemp("softhsm")
@@ -85,7 +85,7 @@ _NUMBERS = itertools.count(1)
 
 @pytest.fixture
 def token(hsm: SoftHsm, tmp_path: Path) -> Token:
-    """A token of this test's own."""
+    """A new token for the test."""
     label = f"test-{os.getpid()}-{next(_NUMBERS)}"
     hsm.initialize(label)
     pin_file = tmp_path / "pin"
@@ -96,7 +96,7 @@ def token(hsm: SoftHsm, tmp_path: Path) -> Token:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Where the home of a test is."""
+    """The directory for the test's home."""
     return tmp_path / "home"
 
 
@@ -113,7 +113,7 @@ def command(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Comm
 
 @pytest.fixture
 def good(command: Command) -> Command:
-    """The same for commands that must succeed."""
+    """Runs ``sluice …`` with the test's home; the command must succeed."""
 
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         done = command(*arguments)

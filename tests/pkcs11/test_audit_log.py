@@ -1,4 +1,7 @@
-"""An audit log whose key is in SoftHSM: begun by the operator, written by commands and by a cluster's processes."""
+"""An audit log whose key is in SoftHSM.
+
+The operator begins it; commands and a cluster's processes write it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def private_keys(token: Token) -> list[str]:
 
 @contextlib.contextmanager
 def taken_away(token: Token) -> Iterator[None]:
-    """The module finds no token meanwhile."""
+    """Hide all tokens from the module within the block."""
     tokens = token.hsm.tokens
     away = tokens.with_name("taken-away")
     tokens.rename(away)
@@ -41,7 +44,7 @@ def taken_away(token: Token) -> Iterator[None]:
 
 @pytest.fixture
 def process(home: Path) -> Process:
-    """Runs ``sluice …`` as a process of its own, which has no session with a token yet."""
+    """Runs ``sluice …`` in a separate process, which has no session with a token yet."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-P", "-m", "sluice.cli.main", *arguments]
@@ -53,7 +56,7 @@ def process(home: Path) -> Process:
 
 @pytest.fixture
 def key_id(good: Command, token: Token) -> str:
-    """The id of the key of a log that has begun in the token."""
+    """The id of the key in the token; an audit log has been begun with it."""
     begun = json.loads(good("audit-log", "init", "--key", token.uri, "--json").stdout)
     assert begun["begun"]
     return str(begun["key_id"])
@@ -76,7 +79,7 @@ def test_commands_write_a_log_that_the_token_signs(
     assert json.loads(good("audit-log", "verify", "--key-id", key_id, "--json").stdout)["unsigned"] == 0
 
 
-def test_cluster_serves_only_what_the_token_has_signed(
+def test_cluster_serves_requests_only_while_the_token_signs_the_log(
     key_id: str, good: Command, process: Process, token: Token, home: Path
 ) -> None:
     started = process("up", "--detach", "--port", "0", "--taskmanagers", "1")

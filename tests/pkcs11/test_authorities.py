@@ -1,4 +1,4 @@
-"""Authorities whose keys are in SoftHSM, by the commands of an operator; judged by OpenSSL."""
+"""Authorities with keys in SoftHSM, managed by an operator's commands; OpenSSL verifies the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = ("edge", "internal", "root")
 
 
 def labels(token: Token) -> list[str]:
-    """Of the private keys, which are as many as the public ones."""
+    """The labels of the private keys; each must have a public key with the same label."""
     private = [label for kind, label in token.objects() if kind == "PRIVATE_KEY"]
     assert [label for kind, label in token.objects() if kind == "PUBLIC_KEY"] == private
     return private
@@ -43,7 +43,7 @@ def openssl(*arguments: str | Path) -> str:
 
 
 def verify(home: Path, identity: Path, kind: str = "internal") -> None:
-    """OpenSSL finds the chain of an identity good, up to the root."""
+    """Check with OpenSSL that the chain of an identity is valid up to the root."""
     authorities = home / "pki" / "authorities"
     trusted = ("-CAfile", authorities / "root" / "cert.pem", "-untrusted", authorities / kind / "cert.pem")
     assert "OK" in openssl("verify", *trusted, identity / "chain.pem")
@@ -51,7 +51,7 @@ def verify(home: Path, identity: Path, kind: str = "internal") -> None:
 
 @pytest.fixture
 def made(good: Command, token: Token, home: Path) -> Path:
-    """A home whose three keys are in the token."""
+    """A home whose three authority keys are in the token."""
     good("pki", "init", "--key", token.uri)
     return home
 
@@ -75,7 +75,9 @@ def test_init_makes_the_keys_in_the_token(made: Path, good: Command, command: Co
     good("pki", "doctor")
 
 
-def test_issue_renew_revoke_and_lists(made: Path, good: Command, tmp_path: Path) -> None:
+def test_certificates_are_issued_renewed_and_revoked_and_crls_are_signed(
+    made: Path, good: Command, tmp_path: Path
+) -> None:
     worker, edge = tmp_path / "tm-1", tmp_path / "edge"
     good("pki", "issue", "taskmanager/tm-1", "--out", worker)
     good("pki", "issue", "gateway/envoy", "--edge-server", "--dns", "localhost", "--out", edge)
@@ -93,7 +95,7 @@ def test_issue_renew_revoke_and_lists(made: Path, good: Command, tmp_path: Path)
     assert good("pki", "verify", edge, "--purpose", "server").returncode == 0
 
 
-def test_rotation_makes_the_new_key_beside_the_old_and_destroys_that(
+def test_rotation_makes_the_new_key_beside_the_old_one_and_destroys_the_old_one(
     made: Path, good: Command, token: Token, tmp_path: Path
 ) -> None:
     for kind in ("internal", "root"):
@@ -110,8 +112,8 @@ def test_rotation_makes_the_new_key_beside_the_old_and_destroys_that(
     assert labels(token) == of(*KINDS)
 
 
-def test_rotation_that_fails_leaves_no_key(made: Path, command: Command, token: Token) -> None:
-    """The root's reference is damaged: what was made before that was noticed is removed."""
+def test_a_failed_rotation_leaves_no_new_key(made: Path, command: Command, token: Token) -> None:
+    """The root's reference is damaged: keys made before this was noticed are removed."""
     (made / "pki" / "authorities" / "root" / "key.uri").write_text("pkcs11:token=none")
     assert command("pki", "rotate", "prepare", "internal").returncode == 1
     assert labels(token) == of(*KINDS)
@@ -128,7 +130,9 @@ def test_rotation_brings_keys_from_files_into_a_token(good: Command, token: Toke
     verify(home, tmp_path / "tm-1")
 
 
-def test_offline_root_and_intermediates_in_tokens(good: Command, command: Command, token: Token, home: Path) -> None:
+def test_offline_root_and_intermediates_keep_their_keys_in_tokens(
+    good: Command, command: Command, token: Token, home: Path
+) -> None:
     offline = ("--home", home.with_name("offline"))
     good("pki", "init", "--key", f"root={token.uri}", *offline)
     for kind in ("internal", "edge"):
@@ -144,7 +148,9 @@ def test_offline_root_and_intermediates_in_tokens(good: Command, command: Comman
     verify(home, home.with_name("tm-1"))
 
 
-def test_passphrases_and_other_algorithms_do_not_fit_tokens(command: Command, token: Token, home: Path) -> None:
+def test_passphrases_ed25519_and_a_pin_in_the_uri_are_refused_for_tokens(
+    command: Command, token: Token, home: Path
+) -> None:
     passphrase = home.with_name("passphrase")
     passphrase.write_text("correct horse battery\n")
     passphrase.chmod(0o600)
@@ -159,7 +165,7 @@ def test_passphrases_and_other_algorithms_do_not_fit_tokens(command: Command, to
     assert labels(token) == []
 
 
-def test_backup_says_that_keys_are_not_in_it(made: Path, good: Command, token: Token) -> None:
+def test_backup_reports_that_keys_in_tokens_are_not_included(made: Path, good: Command, token: Token) -> None:
     passphrase = made.with_name("passphrase")
     passphrase.write_text("correct horse battery staple\n")
     passphrase.chmod(0o600)
@@ -175,8 +181,10 @@ def test_backup_says_that_keys_are_not_in_it(made: Path, good: Command, token: T
     verify(made, made.with_name("tm-1"))
 
 
-async def test_online_authority_signs_in_the_token(made: Path, token: Token, tmp_path: Path) -> None:
-    """``sluice run ca`` as a process: enrolment, renewal, a token that goes away for a while, and a restart."""
+async def test_online_authority_signs_with_the_token_and_survives_its_absence_and_a_restart(
+    made: Path, token: Token, tmp_path: Path
+) -> None:
+    """``sluice run ca`` as a process: enrolment, renewal, a token that is away for a while, and a restart."""
     environment = {name: os.environ[name] for name in ("PATH", "SOFTHSM2_CONF")} | {"PYTHONPATH": str(ROOT)}
     home = Home.at(made)
 

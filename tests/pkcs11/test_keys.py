@@ -1,4 +1,4 @@
-"""Single keys in SoftHSM: how they are protected, and what happens when token, PIN or key are not as they were."""
+"""Single keys in SoftHSM: their protection, and what happens when token, PIN or key have changed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(key: TokenKey) -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "bits"), [("ecdsa-p256", 256), ("ecdsa-p384", 384)])
-def test_key_is_made_in_the_token_and_cannot_be_had(algorithm: str, bits: int, place: TokenUri) -> None:
+def test_key_is_generated_in_the_token_and_cannot_be_exported(algorithm: str, bits: int, place: TokenUri) -> None:
     key = TOKEN_KEYS.generate(place, algorithm, "a key")
     assert key.key_size == bits
 
@@ -60,13 +60,13 @@ def test_key_is_made_in_the_token_and_cannot_be_had(algorithm: str, bits: int, p
 
 
 @pytest.mark.parametrize("algorithm", ["ed25519", "rsa-3072"])
-def test_other_algorithms_are_refused(algorithm: str, place: TokenUri, token: Token) -> None:
+def test_algorithms_other_than_ecdsa_p256_and_p384_are_refused(algorithm: str, place: TokenUri, token: Token) -> None:
     with pytest.raises(StoreError, match=r"cannot be .*ecdsa-p256 or ecdsa-p384"):
         TOKEN_KEYS.generate(place, algorithm, "a key")
     assert token.objects() == []
 
 
-def test_wrong_pin_is_shown_once_until_it_is_corrected(key: TokenKey, token: Token) -> None:
+def test_wrong_pin_is_tried_only_once_until_it_is_corrected(key: TokenKey, token: Token) -> None:
     attempts = []
 
     class Counting(Sessions):
@@ -87,7 +87,7 @@ def test_wrong_pin_is_shown_once_until_it_is_corrected(key: TokenKey, token: Tok
     assert attempts == ["11111111", PIN]
 
 
-def test_token_that_goes_away_and_comes_back(key: TokenKey, token: Token) -> None:
+def test_key_signs_again_after_its_token_was_removed_and_returned(key: TokenKey, token: Token) -> None:
     check(key)
     away = token.hsm.tokens.with_name("away")
     token.hsm.tokens.rename(away)
@@ -102,14 +102,14 @@ def test_token_that_goes_away_and_comes_back(key: TokenKey, token: Token) -> Non
     check(key)
 
 
-def test_session_that_was_lost_is_opened_again(key: TokenKey) -> None:
+def test_lost_session_is_opened_again(key: TokenKey) -> None:
     check(key)
     session = TOKEN_KEYS._sessions._open[key.uri.place]
     session.handle.close()
     check(key)
 
 
-def test_key_that_is_gone(key: TokenKey, place: TokenUri, token: Token) -> None:
+def test_destroyed_key_can_be_neither_loaded_nor_used(key: TokenKey, place: TokenUri, token: Token) -> None:
     TOKEN_KEYS.destroy(key.uri)
     TOKEN_KEYS.destroy(key.uri)
     assert token.objects() == []
@@ -121,7 +121,7 @@ def test_key_that_is_gone(key: TokenKey, place: TokenUri, token: Token) -> None:
         TOKEN_KEYS.load(place)
 
 
-def test_key_of_another_type_or_that_could_be_copied(place: TokenUri) -> None:
+def test_key_of_another_type_or_that_can_be_copied_is_refused(place: TokenUri) -> None:
     rsa, loose = place.key("rsa", b"\x01" * 16), place.key("loose", b"\x02" * 16)
 
     def make(library: Any, session: Session) -> None:
@@ -140,7 +140,7 @@ def test_key_of_another_type_or_that_could_be_copied(place: TokenUri) -> None:
         TOKEN_KEYS.load(loose)
 
 
-def test_what_is_wrong_with_the_module_or_the_token_is_said(place: TokenUri, tmp_path: Path) -> None:
+def test_error_states_what_is_wrong_with_the_module_or_the_token(place: TokenUri, tmp_path: Path) -> None:
     def refusal(**changed: str) -> str:
         attributes = {name: getattr(place, name) for name in ("module", "pin_source", "token")} | changed
         with pytest.raises(StoreError) as refused:

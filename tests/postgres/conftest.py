@@ -43,7 +43,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def config(server: Server, tmp_path: Path) -> SharedStoreConfig:
-    """How auth services reach the database, which is empty."""
+    """The settings with which auth services reach the database, which is empty."""
     key = tmp_path / "encryption.key"
     write_secret(key, new_key())
     for table in TABLES:

@@ -1,4 +1,4 @@
-"""Auth services on two machines, behind Envoys of a third, all over mutual TLS and with one database."""
+"""Auth services on two machines behind Envoys on a third, with mutual TLS throughout and one database."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ asyncio.run(run(Home.at(Path(home)), config, domain, name, rest=("127.0.0.1", in
 
 
 class MachineMember(Member):
-    """A process of one of the machines, with REST at ``rest_port``."""
+    """A process of one of the machines, which reaches REST at ``rest_port``."""
 
     def __init__(self, role: str, name: str, home: Home, config: GatewayConfig, rest_port: int) -> None:
         ready = auth_announcement(home, config) if role == "auth" else envoy_announcement(home, name)
@@ -59,9 +59,10 @@ class MachineMember(Member):
 
 
 class MachinesGateway(ReplicatedGateway):
-    """Two Envoys at one port of ``home``'s machine; each asks either auth service, each of which has a home of its own.
+    """Two Envoys on one port of ``home``'s machine; each uses both auth services.
 
-    ``home`` is bound to the store, too: commands can be given on any machine.
+    Each auth service has a home of its own. ``home`` is bound to the store, too, so that commands work on any
+    machine.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""A PostgreSQL server of the test's own: TLS 1.3 on loopback, and nobody without a client certificate or a password."""
+"""A PostgreSQL server for the tests: TLS 1.3 on loopback.
+
+It admits nobody without a client certificate or a password.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def programs() -> Path:
 
 
 class Server:
-    """The server in ``place``; it runs as nobody when the test runs as root, which PostgreSQL refuses."""
+    """The server in ``place``; if the test runs as root, which PostgreSQL refuses, it runs as nobody."""
 
     def __init__(self, place: Path, ca: trustme.CA) -> None:
         self.place = place
@@ -66,7 +69,7 @@ class Server:
                 os.chown(path, nobody.pw_uid, nobody.pw_gid)
 
     def make(self) -> None:
-        """An empty database cluster with our user and databases."""
+        """Create and start an empty database cluster with our user and databases."""
         self._run(
             "initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"
         )
@@ -85,11 +88,11 @@ class Server:
             self.sql(f"CREATE DATABASE {database} OWNER {USER}")
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         self._run("pg_ctl", "start", "-w", "-D", str(self._data), "-l", str(self._data / "log"))
 
     def stop(self, how: str = "fast") -> None:
-        """Stop it: ``fast`` in order, ``immediate`` as by a crash."""
+        """Stop the server: ``fast`` in an orderly way, ``immediate`` like a crash."""
         self._run("pg_ctl", "stop", "-w", "-m", how, "-D", str(self._data))
 
     def sql(self, statement: str, database: str = "postgres") -> str:

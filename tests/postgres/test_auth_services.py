@@ -1,4 +1,7 @@
-"""Auth services on two machines with one database: each goes on with what the other began, once, or refuses."""
+"""Auth services on two machines that share a database.
+
+Each continues what the other has begun, exactly once, or refuses it.
+"""
 
 from __future__ import annotations
 
@@ -59,11 +62,11 @@ async def two(config: SharedStoreConfig, tmp_path: Path) -> AsyncIterator[tuple[
 
 
 def at(house: House, browser: Browser) -> Browser:
-    """The same browser, led to another auth service."""
+    """Return the same browser, pointed at another auth service."""
     return Browser(house.base, browser.session, browser.cookies)
 
 
-async def test_a_session_counts_at_both_and_ends_at_both(two: tuple[House, House]) -> None:
+async def test_a_session_is_valid_at_both_auth_services_and_ends_at_both(two: tuple[House, House]) -> None:
     one, other = two
     browser = other.browser()
     assert (await browser.submit_password("grace", PASSWORD)).status == 303
@@ -76,7 +79,9 @@ async def test_a_session_counts_at_both_and_ends_at_both(two: tuple[House, House
         assert (await Browser(house.base, house.client, dict(kept)).get("/v1/jobs")).status == 401
 
 
-async def test_what_is_revoked_at_one_is_refused_by_the_other_within_a_second(two: tuple[House, House]) -> None:
+async def test_a_token_revoked_at_one_auth_service_is_refused_by_the_other_within_a_second(
+    two: tuple[House, House],
+) -> None:
     one, other = two
     record, token = await asyncio.to_thread(TokenStore(one.home).create, "ada", "submitter", dt.timedelta(hours=1))
     assert [await house.bearer(token) for house in two] == [200, 200], "at once"
@@ -96,7 +101,7 @@ async def test_what_is_revoked_at_one_is_refused_by_the_other_within_a_second(tw
     assert (await browser.get("/v1/jobs")).status == 401
 
 
-async def test_a_sign_in_begun_at_one_is_finished_at_the_other_once(two: tuple[House, House]) -> None:
+async def test_a_sign_in_begun_at_one_auth_service_is_finished_once_at_the_other(two: tuple[House, House]) -> None:
     one, other = two
     browser = one.browser()
     away = await browser.get("/auth/login?with=provider&return_to=/v1/jobs")
@@ -109,7 +114,9 @@ async def test_a_sign_in_begun_at_one_is_finished_at_the_other_once(two: tuple[H
         assert again.status == 400, "the state was used before"
 
 
-async def test_a_command_that_asks_one_is_signed_in_at_the_other_once(two: tuple[House, House]) -> None:
+async def test_a_device_sign_in_begun_at_one_auth_service_is_approved_once_at_the_other(
+    two: tuple[House, House],
+) -> None:
     one, other = two
     begun = (await one.browser().post("/auth/device", x_forwarded_for="192.0.2.9")).json
     browser = other.browser()
@@ -121,7 +128,7 @@ async def test_a_command_that_asks_one_is_signed_in_at_the_other_once(two: tuple
     assert [each.json["name"] for each in answers if each.status == 200] == ["grace"]
 
 
-async def test_guesses_count_wherever_they_are_made(two: tuple[House, House]) -> None:
+async def test_password_guesses_at_all_auth_services_are_counted_together(two: tuple[House, House]) -> None:
     for house in two:
         house.service.checks.sign_in.clock = lambda: NOW
     statuses = [
@@ -131,7 +138,7 @@ async def test_guesses_count_wherever_they_are_made(two: tuple[House, House]) ->
     assert statuses == [403] * FREE_FAILURES + [429]
 
 
-async def test_without_the_database_nobody_is_let_in_and_with_it_everybody_again(
+async def test_nobody_is_admitted_without_the_database_and_everybody_when_it_is_back(
     two: tuple[House, House], server: Server
 ) -> None:
     one, other = two

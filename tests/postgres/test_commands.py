@@ -1,4 +1,4 @@
-"""``sluice shared-store``, and the commands for credentials on machines that share them."""
+"""``sluice shared-store``, and the credential commands on machines that share their credentials."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ runner = CliRunner()
 
 @pytest.fixture
 def homes(config: SharedStoreConfig, tmp_path: Path) -> Iterator[tuple[Path, Path]]:
-    """Two machines that have nothing but their settings."""
+    """Provide the homes of two machines that contain only ``sluice.toml``."""
     settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in msgspec.to_builtins(config).items())
     made = tmp_path / "one", tmp_path / "other"
     for home in made:
@@ -41,7 +41,7 @@ def ok(app: object, *arguments: str, text: str | None = None) -> str:
     return result.output
 
 
-def test_a_key_is_made_once(tmp_path: Path) -> None:
+def test_create_key_never_overwrites_a_key(tmp_path: Path) -> None:
     path = tmp_path / "key"
     assert json.loads(ok(shared_store.app, "create-key", str(path), "--json")) == {"file": str(path)}
     assert path.stat().st_mode & 0o777 == 0o600
@@ -50,7 +50,7 @@ def test_a_key_is_made_once(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_commands_on_any_machine_see_and_change_the_same(homes: tuple[Path, Path]) -> None:
+def test_commands_on_any_machine_see_and_change_the_same_credentials(homes: tuple[Path, Path]) -> None:
     one, other = map(str, homes)
     made = json.loads(ok(token.app, "create", "ada", "--role", "viewer", "--home", one, "--json"))
     listed = json.loads(ok(token.app, "list", "--home", other, "--json"))["tokens"]
@@ -65,7 +65,7 @@ def test_commands_on_any_machine_see_and_change_the_same(homes: tuple[Path, Path
     assert status[0]["files"] == ["revocations.jsonl", "tokens.json", "users.json"]
 
 
-def test_an_upload_is_asked_for_and_counts_everywhere(homes: tuple[Path, Path], server: Server) -> None:
+def test_upload_needs_confirmation_and_takes_effect_on_every_machine(homes: tuple[Path, Path], server: Server) -> None:
     one, other = map(str, homes)
     made = json.loads(ok(token.app, "create", "ada", "--role", "viewer", "--home", one, "--json"))
     ok(shared_store.app, "status", "--home", other)
@@ -81,7 +81,7 @@ def test_an_upload_is_asked_for_and_counts_everywhere(homes: tuple[Path, Path], 
     assert {each.id for each in TokenStore(Home.at(Path(other))).read().records} == {made["id"]}
 
 
-def test_without_settings_there_is_no_store(tmp_path: Path) -> None:
+def test_shared_store_commands_without_settings_are_usage_errors(tmp_path: Path) -> None:
     for command in (["status"], ["upload", "--yes"]):
         refused = runner.invoke(shared_store.app, [*command, "--home", str(tmp_path)])
         assert isinstance(refused.exception, UsageError)

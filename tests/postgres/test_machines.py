@@ -1,4 +1,4 @@
-"""Real Envoys, auth services on two machines, one database: whichever dies, and whoever is revoked."""
+"""Real Envoys and auth services on two machines with one database: kills and revocations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KILLS = 20
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[Server]:
-    """A server for this module alone, for it is stopped, too."""
+    """Provide a PostgreSQL server for this module alone, because tests stop it."""
     place = Path(tempfile.mkdtemp(prefix="sluice-pg-"))
     place.chmod(0o755)
     running = Server(place / "server", trustme.CA())
@@ -75,8 +75,8 @@ def gateway(
 
 
 @pytest.mark.timeout(600)
-def test_what_is_revoked_on_one_machine_is_refused_everywhere(gateway: MachinesGateway) -> None:
-    """An API token, and its access tokens, about which Envoy does not ask. Also while one auth service is down."""
+def test_a_token_revoked_on_one_machine_is_refused_on_every_machine(gateway: MachinesGateway) -> None:
+    """An API token, and access tokens, which Envoy checks alone. Also while one auth service is down."""
     for dead in (False, True):
         record, token = TokenStore(gateway.homes["auth-a"]).create("ada", "viewer", dt.timedelta(hours=1))
         reply = gateway.send("POST", "/auth/exchange", token=token, body=b"")
@@ -111,7 +111,7 @@ def test_a_killed_auth_service_fails_no_request(gateway: MachinesGateway) -> Non
 
 
 @pytest.mark.timeout(600)
-def test_without_the_database_nobody_new_is_let_in(gateway: MachinesGateway, database: Server) -> None:
+def test_no_new_credential_is_admitted_without_the_database(gateway: MachinesGateway, database: Server) -> None:
     _, token = TokenStore(gateway.home).create("grace", "viewer", dt.timedelta(hours=1))
     assert gateway.send("GET", "/v1/jobs", token=token).status == 200
     database.stop()

@@ -1,4 +1,7 @@
-"""Credential files of several machines: one writer at a time, no change lost, and no way back to what was revoked."""
+"""Credential files that several machines share.
+
+Only one machine writes at a time, no change is lost, and what was revoked does not come back.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def ids(home: Home) -> set[str]:
     return {record.id for record in TokenStore(home).read().records}
 
 
-def test_what_one_machine_writes_the_other_has(machine: Machine) -> None:
+def test_files_written_by_one_machine_appear_on_the_other(machine: Machine) -> None:
     (one, files), (other, others) = machine("one"), machine("other")
     token = created(one)
     UserStore(one).add("grace", "correct horse battery", roles=("viewer",), groups=())
@@ -53,7 +56,7 @@ def test_what_one_machine_writes_the_other_has(machine: Machine) -> None:
     assert files.revision == others.revision
 
 
-def test_retired_keys_go_on_all_machines(machine: Machine) -> None:
+def test_retired_keys_are_removed_on_all_machines(machine: Machine) -> None:
     (one, _), (other, others) = machine("one"), machine("other")
     keys, start = AccessTokenKeys.of(one), 1_800_000_000.0
     keys.refresh(start)
@@ -78,7 +81,7 @@ def test_writers_on_several_machines_lose_nothing(machine: Machine) -> None:
         assert ids(home) == set(made)
 
 
-def test_the_database_reads_nothing(machine: Machine, server: Server) -> None:
+def test_the_database_sees_only_ciphertext_of_files(machine: Machine, server: Server) -> None:
     home, _ = machine("one")
     created(home)
     AccessTokenKeys.of(home).refresh(1_800_000_000.0)
@@ -88,7 +91,7 @@ def test_the_database_reads_nothing(machine: Machine, server: Server) -> None:
         assert word not in rows
 
 
-def test_without_the_database_nothing_changes(machine: Machine, server: Server) -> None:
+def test_no_change_is_made_without_the_database(machine: Machine, server: Server) -> None:
     home, files = machine("one")
     token = created(home)
     before = {path.name: path.read_bytes() for path in home.gateway.iterdir() if path.is_file()}
@@ -106,7 +109,9 @@ def test_without_the_database_nothing_changes(machine: Machine, server: Server) 
     assert Revocations.of(home).is_revoked(("user", "ada"))
 
 
-def test_a_lost_connection_before_the_commit_puts_everything_back(machine: Machine, server: Server) -> None:
+def test_a_change_is_rolled_back_when_the_connection_is_lost_before_the_commit(
+    machine: Machine, server: Server
+) -> None:
     home, files = machine("one")
     token = created(home)
 
@@ -124,7 +129,7 @@ def test_a_lost_connection_before_the_commit_puts_everything_back(machine: Machi
     assert created(home) in ids(home)
 
 
-def test_a_first_change_that_did_not_count_is_made_again(
+def test_a_first_upload_that_was_not_committed_is_repeated_at_the_next_start(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = created(Home.at(tmp_path / "one"))
@@ -153,7 +158,7 @@ with shared_files_in(home.gateway).writing():
 """
 
 
-def test_a_writer_killed_in_the_middle_leaves_nothing(machine: Machine) -> None:
+def test_a_change_of_a_writer_that_was_killed_is_undone(machine: Machine) -> None:
     home, files = machine("one")
     token = created(home)
     done = subprocess.run([sys.executable, "-c", _KILLED, str(home.root)], timeout=60, check=False)
@@ -166,7 +171,7 @@ def test_a_writer_killed_in_the_middle_leaves_nothing(machine: Machine) -> None:
     assert not (home.gateway / PENDING).exists()
 
 
-def test_a_change_by_hand_does_not_outlive_a_start(machine: Machine) -> None:
+def test_a_manual_change_of_a_file_is_undone_at_the_next_start(machine: Machine) -> None:
     home, files = machine("one")
     token = created(home)
     files.close()
@@ -176,7 +181,7 @@ def test_a_change_by_hand_does_not_outlive_a_start(machine: Machine) -> None:
     assert again.revision == files.revision
 
 
-def test_a_database_that_went_back_is_refused(machine: Machine, server: Server) -> None:
+def test_a_database_with_an_older_revision_is_refused(machine: Machine, server: Server) -> None:
     (home, files), (other, others) = machine("one"), machine("other")
     token = created(home)
     server.sql("CREATE TABLE kept AS TABLE sluice_files; CREATE TABLE head AS TABLE sluice_head", "sluice")
@@ -210,7 +215,7 @@ def test_an_emptied_database_is_refused(machine: Machine, server: Server) -> Non
     assert len(ids(home)) == 1
 
 
-def test_a_home_with_files_of_its_own_does_not_lose_them(machine: Machine, tmp_path: Path) -> None:
+def test_a_home_with_its_own_files_is_refused_and_keeps_them(machine: Machine, tmp_path: Path) -> None:
     one, _ = machine("one")
     token = created(one)
     single = Home.at(tmp_path / "other")
@@ -229,7 +234,7 @@ def test_the_first_home_fills_the_database(machine: Machine, tmp_path: Path) -> 
     assert ids(machine("other")[0]) == {mine}
 
 
-def test_changed_rows_are_refused(machine: Machine, server: Server) -> None:
+def test_rows_altered_in_the_database_are_refused(machine: Machine, server: Server) -> None:
     (one, _), (other, others) = machine("one"), machine("other")
     token = created(one)
     others.pull()
@@ -258,7 +263,7 @@ def test_changed_rows_are_refused(machine: Machine, server: Server) -> None:
     assert not (other.root.parent / "escaped").exists()
 
 
-def test_old_copies_are_no_base_for_decisions(machine: Machine, server: Server) -> None:
+def test_stale_copies_are_not_used_for_decisions(machine: Machine, server: Server) -> None:
     home, files = machine("one", stale_after=0.5)
     ended = threading.Event()
     following = threading.Thread(target=files.follow, args=[ended])
@@ -297,7 +302,7 @@ UserStore(Home.at(Path(sys.argv[1]))).add("eve", "correct horse battery", roles=
 """
 
 
-def test_a_full_disk_stops_a_change_and_not_the_others(machine: Machine) -> None:
+def test_a_full_disk_fails_a_change_and_does_not_block_later_ones(machine: Machine) -> None:
     (one, _), (other, others) = machine("one"), machine("other")
     token = created(one)
     others.pull()

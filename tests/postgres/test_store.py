@@ -1,4 +1,7 @@
-"""The shared store in PostgreSQL: one change at a time, and nothing that the database could read or forge."""
+"""The shared store in PostgreSQL.
+
+It makes one change at a time, and the database can neither read nor forge entries.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import trustme
 
 from sluice.core import write_secret
 from sluice.gateway.config import SharedStoreConfig
@@ -29,7 +33,7 @@ def opened(config: SharedStoreConfig) -> PostgresStore:
 
 @pytest.fixture
 def two(config: SharedStoreConfig) -> Iterator[tuple[PostgresStore, PostgresStore]]:
-    """As two machines have it."""
+    """Provide two stores of the same database, as two machines have them."""
     with contextlib.closing(opened(config)) as one, contextlib.closing(opened(config)) as other:
         yield one, other
 
@@ -44,7 +48,7 @@ def put(store: PostgresStore, *entries: Entry, now: float = NOW) -> None:
             open_.put(each)
 
 
-def test_what_one_writes_the_other_reads(two: tuple[PostgresStore, PostgresStore]) -> None:
+def test_an_entry_written_by_one_store_is_read_by_the_other(two: tuple[PostgresStore, PostgresStore]) -> None:
     one, other = two
     first, second = entry("b", b"1", group="g"), entry("a", b"2", since=NOW + 0.1)
     put(one, second, first)
@@ -63,14 +67,14 @@ def test_what_one_writes_the_other_reads(two: tuple[PostgresStore, PostgresStore
         assert open_.entries() == []
 
 
-def test_what_has_ended_is_gone(two: tuple[PostgresStore, PostgresStore]) -> None:
+def test_an_expired_entry_is_not_returned(two: tuple[PostgresStore, PostgresStore]) -> None:
     one, other = two
     put(one, entry("a", until=NOW + 1), entry("b"))
     with other.transaction("s", NOW + 2) as open_:
         assert [each.key for each in open_.entries()] == ["b"]
 
 
-def test_an_error_changes_nothing(two: tuple[PostgresStore, PostgresStore]) -> None:
+def test_a_transaction_that_raises_changes_nothing(two: tuple[PostgresStore, PostgresStore]) -> None:
     one, other = two
 
     def failing() -> None:
@@ -84,7 +88,7 @@ def test_an_error_changes_nothing(two: tuple[PostgresStore, PostgresStore]) -> N
         assert open_.count() == 0
 
 
-def test_a_full_space_takes_no_new_entry_but_changes_those_it_has(
+def test_a_full_space_refuses_new_entries_and_still_changes_existing_ones(
     two: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice.gateway.shared_store.postgres.MAX_ENTRIES", 2)
@@ -97,7 +101,7 @@ def test_a_full_space_takes_no_new_entry_but_changes_those_it_has(
         assert {each.key: each.value for each in open_.entries()} == {"a": b"changed", "b": entry("b").value}
 
 
-def test_a_code_is_used_once_by_many_who_try(config: SharedStoreConfig) -> None:
+def test_a_code_is_used_only_once_by_concurrent_stores(config: SharedStoreConfig) -> None:
     stores = [opened(config) for _ in range(8)]
     for number in range(10):
         put(stores[0], entry(f"code-{number}"))
@@ -122,7 +126,7 @@ def test_a_code_is_used_once_by_many_who_try(config: SharedStoreConfig) -> None:
     assert sorted(used) == sorted(f"code-{number}" for number in range(10))
 
 
-def test_the_database_reads_nothing(two: tuple[PostgresStore, PostgresStore], server: Server) -> None:
+def test_the_database_sees_only_ciphertext_of_entries(two: tuple[PostgresStore, PostgresStore], server: Server) -> None:
     put(two[0], entry("a secret key", b"a secret value", group="192.0.2.1"))
     rows = server.sql(
         "SELECT encode(key, 'escape'), encode(value, 'escape'), encode(grouping, 'escape') FROM sluice_entries",
@@ -136,7 +140,7 @@ def test_the_database_reads_nothing(two: tuple[PostgresStore, PostgresStore], se
 @pytest.mark.parametrize(
     "forged", ["value = (SELECT value FROM sluice_entries WHERE since = 2)", "until = until + 3600", "value = '\\x00'"]
 )
-def test_what_the_database_forges_is_refused(
+def test_an_entry_forged_in_the_database_is_refused(
     two: tuple[PostgresStore, PostgresStore], server: Server, forged: str
 ) -> None:
     put(two[0], entry("a", b"1", since=1.0), entry("b", b"2", since=2.0))
@@ -147,7 +151,7 @@ def test_what_the_database_forges_is_refused(
         assert open_.get("b") == entry("b", b"2", since=2.0)
 
 
-def test_another_key_is_refused(config: SharedStoreConfig, tmp_path: Path) -> None:
+def test_a_store_with_another_encryption_key_is_refused(config: SharedStoreConfig, tmp_path: Path) -> None:
     with contextlib.closing(opened(config)) as store:
         put(store, entry("a", group="g"))
     write_secret(tmp_path / "other.key", new_key())
@@ -158,14 +162,14 @@ def test_another_key_is_refused(config: SharedStoreConfig, tmp_path: Path) -> No
             open_.entries()
 
 
-def test_too_large_is_refused(two: tuple[PostgresStore, PostgresStore]) -> None:
+def test_an_entry_that_is_too_large_or_has_an_empty_key_is_refused(two: tuple[PostgresStore, PostgresStore]) -> None:
     for each in (entry("k" * (MAX_KEY_CHARACTERS + 1)), entry(""), entry("k", b"v" * (MAX_VALUE_BYTES + 1))):
         with pytest.raises(SharedStoreError, match="too large"):
             put(two[0], each)
     put(two[0], entry("k", b"v" * MAX_VALUE_BYTES))
 
 
-def test_a_restart_of_the_database_is_survived(two: tuple[PostgresStore, PostgresStore], server: Server) -> None:
+def test_stores_survive_a_restart_of_the_database(two: tuple[PostgresStore, PostgresStore], server: Server) -> None:
     put(two[0], entry("a"))
     server.stop("immediate")
     try:
@@ -179,12 +183,10 @@ def test_a_restart_of_the_database_is_survived(two: tuple[PostgresStore, Postgre
             assert open_.get("a") == entry("a")
 
 
-def test_without_a_certificate_or_the_right_authority_there_is_no_way_in(
-    config: SharedStoreConfig, tmp_path: Path
-) -> None:
+def test_a_connection_with_wrong_tls_settings_or_password_is_refused(config: SharedStoreConfig, tmp_path: Path) -> None:
     bare = msgspec.structs.replace(config, certificate_file="", key_file="")
-    strange = msgspec.structs.replace(config, ca_file=str(tmp_path / "none.pem"))
-    (tmp_path / "none.pem").write_bytes(Path(config.certificate_file).read_bytes().split(b"-----BEGIN")[0] or b"")
+    strange = msgspec.structs.replace(config, ca_file=str(tmp_path / "foreign.pem"))
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "foreign.pem"))
     other_name = msgspec.structs.replace(config, hosts=(config.hosts[0].replace("127.0.0.1", "127.0.0.2"),))
     wrong = tmp_path / "wrong"
     write_secret(wrong, b"wrong\n")
@@ -195,7 +197,9 @@ def test_without_a_certificate_or_the_right_authority_there_is_no_way_in(
         assert "wrong" not in str(refused.value).replace("wrong.pem", "")
 
 
-def test_a_certificate_alone_is_enough_where_the_server_says_so(config: SharedStoreConfig, server: Server) -> None:
+def test_a_certificate_without_password_suffices_where_the_server_allows_it(
+    config: SharedStoreConfig, server: Server
+) -> None:
     certs = msgspec.structs.replace(config, database="certs", password_file="")
     with contextlib.closing(opened(certs)) as store:
         put(store, entry("a"))
@@ -213,7 +217,7 @@ def test_tables_of_another_version_are_refused(config: SharedStoreConfig, server
         put(store, entry("a"))
 
 
-def test_a_failed_statement_that_is_overlooked_changes_nothing(config: SharedStoreConfig) -> None:
+def test_a_transaction_that_ignores_a_failed_statement_changes_nothing(config: SharedStoreConfig) -> None:
     with contextlib.closing(Database(config)) as database:
 
         def overlooking() -> None:

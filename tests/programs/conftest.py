@@ -1,4 +1,7 @@
-"""Programs that are too large for every run: `make test-export` fetches them and runs these tests."""
+"""Tests with programs that are too large for every run.
+
+`make test-export` fetches the programs and runs these tests.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""librdkafka's own mock broker, run by the Python that has it: plaintext, for whoever stands in front of it.
+"""Run librdkafka's mock broker in plaintext; the test puts a TLS listener in front of it.
 
-Prints its port and lives until its standard input ends.
+Needs the Python in build/programs/kafka. Prints the broker's port, and runs until standard input is closed.
 """
 
 from __future__ import annotations

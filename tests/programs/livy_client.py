@@ -12,7 +12,7 @@ DEADLINE_SECONDS = 60.0
 
 
 def main(file: str, authorization: str) -> None:
-    """``file`` is the URL of the pipeline."""
+    """Run the batch; ``file`` is the URL of the pipeline."""
     hook = LivyHook(livy_conn_id="sluice", extra_headers={"Authorization": authorization})
     batch = hook.post_batch(file=file, args=["--n", 3], name="nightly", num_executors=1)
     seen: list[str] = []

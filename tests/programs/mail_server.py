@@ -1,4 +1,7 @@
-"""A mail server for tests: aiosmtpd, which prints its port, and then a line of JSON for each mail that it has got."""
+"""A mail server for tests, built on aiosmtpd.
+
+Prints its port, and then a line of JSON for each mail that it accepts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def _say(line: str) -> None:
 
 
 class _Handler:
-    """Refuses some addresses, and answers each mail with what it was told."""
+    """Refuses the given addresses, and answers each mail with the given response."""
 
     def __init__(self, refused: list[str], answer: str) -> None:
         self._refused = refused
@@ -40,7 +43,7 @@ class _Handler:
 
 
 async def serve(settings: dict[str, Any]) -> None:
-    """Serve until killed."""
+    """Serve as ``settings`` say until the process is killed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     identity = Path(settings["identity"])
     context.load_cert_chain(identity / "chain.pem", identity / "key.pem")

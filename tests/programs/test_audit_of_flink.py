@@ -1,4 +1,7 @@
-"""What the audit says of a stock Flink session cluster from PyPI, given a target file: open, and how to close it."""
+"""The audit of a stock Flink session cluster from PyPI, given a target file.
+
+It finds the cluster open, and names the settings that close it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ OVERVIEW = b"GET /overview HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
-    """A JobManager and a TaskManager as Flink's own configuration has them, but for the ports."""
+    """Start a JobManager and a TaskManager with Flink's own configuration except for the ports."""
     root = tmp_path_factory.mktemp("stock-flink")
     home = next(program("flink").glob("lib/python3*/site-packages/pyflink"))
     place = root / "conf"
@@ -79,7 +82,7 @@ def results(ports: dict[str, int], tmp_path_factory: pytest.TempPathFactory) -> 
     return found
 
 
-def test_its_rest_endpoint_is_open_to_everybody_and_the_advice_names_flinks_own_settings(
+def test_audit_finds_flinks_open_rest_endpoint_and_names_flinks_own_settings(
     results: dict[str, dict[str, Any]],
 ) -> None:
     assert results["rest"].keys() == {"EDG-09"}
@@ -92,7 +95,7 @@ def test_its_rest_endpoint_is_open_to_everybody_and_the_advice_names_flinks_own_
 
 
 @pytest.mark.parametrize("port", INTERNAL)
-def test_its_internal_ports_speak_no_tls_and_the_advice_names_flinks_own_setting(
+def test_audit_finds_flinks_internal_ports_without_tls_and_names_flinks_own_setting(
     port: str, results: dict[str, dict[str, Any]]
 ) -> None:
     assert "TLS-02" in results[port], results[port].keys()

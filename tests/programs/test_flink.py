@@ -1,4 +1,7 @@
-"""Flink from PyPI with what `sluice pki export --for flink` writes: a session cluster that runs its own example."""
+"""Flink from PyPI with the files of `sluice pki export --for flink`.
+
+A session cluster runs Flink's own example.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ class Cluster:
     environment: dict[str, str]
 
     def overview(self, context: ssl.SSLContext) -> bytes:
-        """What the REST endpoint says of the cluster."""
+        """Return the REST endpoint's answer to ``GET /overview``."""
         return exchange(self.ports["rest"], context, b"GET /overview HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
     def logs(self) -> str:
@@ -79,7 +82,7 @@ class Cluster:
 
 
 def start(root: Path, *, pinned: bool, stack: ExitStack) -> Cluster:
-    """A session cluster that has nothing but Flink's defaults, ports, and what was exported."""
+    """Start a session cluster with Flink's defaults, the test's ports and the exported settings."""
     pki = TestPki(root / "pki")
     identity, place = pki.directory(FLINK), root / "conf"
     export_for(Program.FLINK, identity, place, now=utc_now())
@@ -115,13 +118,13 @@ def start(root: Path, *, pinned: bool, stack: ExitStack) -> Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Configured exactly as exported."""
+    """Provide a session cluster that is configured exactly as exported."""
     with ExitStack() as stack:
         yield start(tmp_path_factory.mktemp("flink"), pinned=True, stack=stack)
 
 
-def test_it_runs_its_own_example(cluster: Cluster) -> None:
-    """Its word count in Python: submitted by its own command, counted in its TaskManager, written to a file."""
+def test_flink_runs_its_own_word_count_example(cluster: Cluster) -> None:
+    """Flink's word count in Python: submitted by Flink's own command, and written to a file."""
     home = Path(cluster.environment["FLINK_HOME"])
     example, result = home / "examples" / "table" / "word_count.py", cluster.root / "result"
     python = program("flink/bin/python").absolute()
@@ -154,13 +157,13 @@ def test_it_runs_its_own_example(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("case", HOSTILE)
 @pytest.mark.parametrize("port", INTERNAL)
-def test_no_internal_port_lets_a_hostile_peer_in(port: str, case: Hostile, cluster: Cluster) -> None:
+def test_no_internal_port_admits_a_hostile_peer(port: str, case: Hostile, cluster: Cluster) -> None:
     hostile = cluster.pki.hostile(case, pretending=FLINK)
     assert refuses(cluster.ports[port], hostile.client_context()), cluster.logs()
 
 
-def test_internal_ports_take_the_clusters_own_certificate_by_tls_1_3_and_no_other(cluster: Cluster) -> None:
-    """The fingerprint: somebody else of the same authority is no part of this cluster."""
+def test_internal_ports_accept_only_the_clusters_own_certificate_over_tls_1_3(cluster: Cluster) -> None:
+    """The certificate is pinned by its fingerprint: others of the same authority are refused."""
     ports = list(cluster.listening().values())
     own = client_context(cluster.identity)
     assert let_in(ports, own) == ports
@@ -169,7 +172,7 @@ def test_internal_ports_take_the_clusters_own_certificate_by_tls_1_3_and_no_othe
     assert all(refuses(port, each) for port in ports for each in (own, other))
 
 
-def test_the_rest_endpoint_answers_the_authoritys_certificates_only(cluster: Cluster) -> None:
+def test_the_rest_endpoint_answers_only_certificates_of_the_authority(cluster: Cluster) -> None:
     assert b"200 OK" in cluster.overview(client_context(cluster.pki.directory(OTHER)))
     for case in (*HOSTILE, Hostile.EXPIRED):
         assert cluster.overview(cluster.pki.hostile(case, pretending=FLINK).client_context()) == b"", case
@@ -177,8 +180,8 @@ def test_the_rest_endpoint_answers_the_authoritys_certificates_only(cluster: Clu
     assert b"taskmanagers" not in plain
 
 
-def test_without_the_fingerprint_the_authority_decides(tmp_path: Path) -> None:
-    """As the comment in config.yaml says; the two authorities stay apart all the same."""
+def test_internal_ports_admit_any_certificate_of_the_authority_without_a_fingerprint(tmp_path: Path) -> None:
+    """As the comment in config.yaml says; certificates of other authorities are still refused."""
     with ExitStack() as stack:
         cluster = start(tmp_path, pinned=False, stack=stack)
         ports = list(cluster.listening().values())

@@ -1,7 +1,7 @@
-"""A librdkafka client with what `sluice pki export --for kafka` writes.
+"""A librdkafka client configured by `sluice pki export --for kafka`.
 
-Kafka's broker is in no package registry of Python or Debian. In its place stands librdkafka's mock broker, which speaks
-Kafka's protocol, behind a listener that demands and verifies certificates.
+No package registry of Python or Debian has Kafka's broker. librdkafka's mock broker, which speaks Kafka's
+protocol, takes its place, behind a listener that requires and verifies client certificates.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def demanding(directory: Path) -> ssl.SSLContext:
 
 
 def ask(properties: Path, port: int, patience: int = 5) -> str:
-    """What the client says of the cluster, after ``patience`` seconds at the latest."""
+    """Return the Kafka client's output; the client waits at most ``patience`` seconds."""
     return subprocess.run(
         [program("kafka/bin/python"), HERE / "kafka_client.py", properties, f"localhost:{port}", str(patience)],
         capture_output=True,
@@ -137,7 +137,7 @@ def ask(properties: Path, port: int, patience: int = 5) -> str:
     ).stdout
 
 
-def test_the_client_shows_its_identity_and_gets_an_answer(pki: TestPki, open_frontend: Open, tmp_path: Path) -> None:
+def test_the_client_presents_its_identity_and_gets_an_answer(pki: TestPki, open_frontend: Open, tmp_path: Path) -> None:
     export_for(Program.KAFKA, pki.directory(CLIENT), tmp_path / "out", now=utc_now())
     frontend = open_frontend(demanding(pki.directory(BROKER)))
     assert ask(tmp_path / "out" / "librdkafka.properties", frontend.port, 40) == "brokers 1\n"
@@ -164,7 +164,7 @@ def test_the_client_refuses_a_broker_of_another_host_name(pki: TestPki, open_fro
 
 
 def test_a_client_of_the_edge_authority_is_refused(pki: TestPki, open_frontend: Open, tmp_path: Path) -> None:
-    """The same files with the key and chain of a user."""
+    """The same files, but with the key and chain of a user."""
     export_for(Program.KAFKA, pki.directory(CLIENT), tmp_path / "out", now=utc_now())
     user = pki.directory(SpiffeId.process(TRUST_DOMAIN, Role.USER, "ada"))
     for name in ("key.pem", "chain.pem"):

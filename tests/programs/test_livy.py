@@ -1,4 +1,4 @@
-"""Airflow's real LivyHook, through the gateway, against a cluster whose driver is a Python process."""
+"""Airflow's real LivyHook, through the gateway, with a cluster whose driver is a plain Python process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLIENT = Path(__file__).with_name("livy_client.py")
 
 @pytest.fixture
 def cluster(plain_cluster: Cluster, tmp_path: Path) -> Cluster:
-    """One whose batches may come from a directory of the test."""
+    """Provide a cluster that accepts batches from a directory of the test."""
     settings = msgspec.structs.replace(
         plain_cluster.config.jobmanager, artifact_stores=(f"file://{tmp_path}/pipelines/",)
     )

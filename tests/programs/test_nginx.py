@@ -1,4 +1,4 @@
-"""nginx with what `sluice pki export --for nginx` writes, included in a plain configuration."""
+"""nginx whose plain configuration includes the files of `sluice pki export --for nginx`."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def answer(port: int, context: ssl.SSLContext | None) -> bytes:
-    """The first of what nginx says."""
+    """Return the beginning of nginx's answer."""
     return exchange(port, context, b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
 
 
-def test_the_authoritys_certificates_are_served_and_nobody_else(pki: TestPki, start: Start, tmp_path: Path) -> None:
+def test_only_certificates_of_the_authority_are_served(pki: TestPki, start: Start, tmp_path: Path) -> None:
     export_for(Program.NGINX, pki.directory(GATEWAY), tmp_path / "out", now=utc_now())
     port = start(tmp_path / "out")
     good = client_context(pki.directory(TASKMANAGER))
@@ -125,7 +125,7 @@ def test_a_revoked_certificate_is_refused(pki: TestPki, start: Start, tmp_path: 
     assert answer(port, client_context(leaving)).startswith(b"HTTP/1.1 403")
 
 
-def test_the_gateways_public_certificate_serves_users_and_no_process(
+def test_nginx_with_the_gateways_public_certificate_serves_users_and_refuses_processes(
     pki: TestPki, start: Start, tmp_path: Path
 ) -> None:
     export_for(Program.NGINX, pki.edge_server(), tmp_path / "out", now=utc_now())

@@ -1,4 +1,7 @@
-"""Stock Spark with what `sluice pki export --for spark` writes: a driver and an executor in JVMs of their own."""
+"""Stock Spark configured by `sluice pki export --for spark`.
+
+Driver and executor run in separate JVMs.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ GET = b"GET /jobs/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 @dataclass(frozen=True)
 class Application:
-    """A running application, after its job."""
+    """A running Spark application whose job has finished."""
 
     pki: TestPki
     identity: Path
@@ -46,7 +49,7 @@ class Application:
 
 @pytest.fixture(scope="module")
 def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
-    """Configured as exported, with a secret, as the file says."""
+    """Provide an application configured as exported, with the secret that the exported file asks for."""
     root = tmp_path_factory.mktemp("spark")
     pki = TestPki(root / "pki")
     identity, place = pki.directory(SPARK), root / "conf"
@@ -66,7 +69,7 @@ def test_driver_and_executor_exchange_a_shuffle(application: Application) -> Non
     assert len(application.channels) == 3, "RPC of the driver, blocks of driver and executor"
 
 
-def test_every_channel_is_tls_1_3_and_shows_the_exported_certificate(application: Application) -> None:
+def test_every_channel_uses_tls_1_3_and_presents_the_exported_certificate(application: Application) -> None:
     own, old = (client_context(application.identity) for _ in range(2))
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     leaf = read_identity(application.identity)[0].leaf.public_bytes(Encoding.DER)
@@ -82,7 +85,7 @@ def test_web_pages_demand_a_certificate_of_the_authority(application: Applicatio
         assert exchange(application.pages, hostile.client_context(), GET) == b"", case
 
 
-def test_rpc_and_block_transfer_ask_nobody_for_a_certificate(application: Application) -> None:
-    """What the comments of the file say that stock Spark cannot do; should this fail, they can be shortened."""
+def test_rpc_and_block_transfer_of_stock_spark_request_no_client_certificate(application: Application) -> None:
+    """The file's comments name this as a limit of stock Spark; should this fail, they can be shortened."""
     anonymous = application.pki.hostile(Hostile.NO_CERTIFICATE, pretending=OTHER)
     assert let_in(application.channels, anonymous.client_context()) == application.channels

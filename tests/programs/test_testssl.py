@@ -1,4 +1,4 @@
-"""testssl.sh and the audit look at the same listeners, and see the same in every point that both examine."""
+"""testssl.sh and the audit examine the same listeners, and agree on every point that both examine."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ http {{
 
 @dataclass(frozen=True)
 class Points:
-    """What both programs say of a listener, in the same words."""
+    """The findings of testssl.sh or of the audit about one listener, in a common form."""
 
     versions: frozenset[str]
     weak_suites: bool
@@ -94,7 +94,7 @@ class Points:
 
 
 def by_testssl(found: dict[str, dict[str, str]]) -> Points:
-    """Read its JSON report, a mapping from ids to what it says."""
+    """Convert testssl.sh's JSON report, a mapping from ids to findings."""
 
     def says(name: str) -> str:
         return found[name]["finding"] if name in found else ""
@@ -122,7 +122,7 @@ def by_testssl(found: dict[str, dict[str, str]]) -> Points:
 
 
 def by_audit(report: Report) -> Points:
-    """The same from ours."""
+    """Convert a report of our audit."""
     results = {result.check: result for result in report.results}
 
     def found(check: str) -> bool:
@@ -167,7 +167,7 @@ def _digest(algorithm: str) -> str:
 
 
 def run_testssl(address: tuple[str, int], output: Path) -> dict[str, dict[str, str]]:
-    """Run it."""
+    """Run testssl.sh on ``address``; return its findings by id."""
     host, port = address
     data = program("testssl/etc").absolute() / "testssl"
     done = subprocess.run(
@@ -189,7 +189,7 @@ def run_testssl(address: tuple[str, int], output: Path) -> dict[str, dict[str, s
 
 
 def audited(address: tuple[str, int], kind: Kind) -> Report:
-    """Examine it."""
+    """Audit the listener at ``address``."""
     listener = Listener(name="examined", kind=kind, host=address[0], port=address[1])
     checks = [check for check in CHECKS if check.id not in UNHURRIED]
     return examine("beside testssl.sh", [Subject(listener, Options(timeout=30.0))], checks=checks)
@@ -197,7 +197,7 @@ def audited(address: tuple[str, int], kind: Kind) -> Report:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A real one."""
+    """Provide a real cluster with one TaskManager."""
     running_cluster = start_cluster(tmp_path_factory.mktemp("cluster") / "home", "--taskmanagers", "1")
     yield running_cluster
     running_cluster.sluice("down")
@@ -220,7 +220,7 @@ def nginx(
 
 
 def renegotiating(identity: Path) -> ssl.SSLContext:
-    """TLS 1.2 alone, in which clients may ask for another handshake."""
+    """Return a TLS 1.2 server context that lets clients renegotiate."""
     tls12 = ssl.TLSVersion.TLSv1_2
     context = server_context(identity, client=ssl.CERT_NONE, minimum=tls12, maximum=tls12)
     context.set_ciphers("ECDHE+AESGCM")
@@ -236,7 +236,10 @@ LISTENERS = ("rpc", "blob", "edge", "nginx of today", "nginx of old", "renegotia
 
 @pytest.fixture(scope="module")
 def seen(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
-    """What both say of each listener; testssl.sh waits most of the time, so all run at once."""
+    """Provide the findings of both programs for each listener.
+
+    testssl.sh waits most of the time, so all runs are concurrent.
+    """
     root = tmp_path_factory.mktemp("testssl")
     identity = TestPki(root / "pki").process(Role.GATEWAY).directory
     published = {
@@ -275,13 +278,13 @@ def seen(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.mark.parametrize("name", LISTENERS)
-def test_both_see_the_same(name: str, seen: Seen) -> None:
+def test_testssl_and_the_audit_report_the_same_about_a_listener(name: str, seen: Seen) -> None:
     theirs, ours = seen[name]
     assert asdict(ours) == asdict(theirs)
 
 
-def test_the_listeners_differ_in_what_there_is_to_see(seen: Seen) -> None:
-    """Two programs that see nothing agree as well."""
+def test_the_compared_listeners_differ_from_each_other(seen: Seen) -> None:
+    """Without this, two programs that see nothing at all would agree as well."""
     points = {name: ours for name, (_, ours) in seen.items()}
     assert points["rpc"].versions == points["edge"].versions == {"TLS 1.3"}
     assert points["nginx of today"].versions == {"TLS 1.2", "TLS 1.3"}

@@ -1,1 +1,4 @@
-"""Whole systems with real programs: slower than the default suite, run by ``make test-system``."""
+"""Tests of whole systems with real programs, run by ``make test-system``.
+
+They are slower than the default suite.
+"""

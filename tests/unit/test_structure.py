@@ -1,4 +1,4 @@
-"""The structure of the code: no import circles, one installed name, folders that can be taken in at a glance."""
+"""The structure of the code: no import cycles, one installed name, folders small enough to survey."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ROOT = Path(__file__).parents[2]
 MAX_MODULES_IN_A_FOLDER = 21
 
 
-def test_no_module_takes_part_in_an_import_circle() -> None:
+def test_no_module_takes_part_in_an_import_cycle() -> None:
     graph = grimp.build_graph("sluice", cache_dir=None)
     imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     TopologicalSorter(imported).prepare()
 
 
-def test_no_room_takes_part_in_an_import_circle() -> None:
-    """Rooms import each other's exports, which are loaded when they are used: modules alone would not show a circle."""
+def test_no_room_takes_part_in_an_import_cycle() -> None:
+    """Rooms load each other's exports lazily, so that a graph of modules alone would not show a cycle."""
     graph = grimp.build_graph("sluice", cache_dir=None)
     rooms = {module if graph.find_children(module) else module.rpartition(".")[0] for module in graph.modules}
     uses: dict[str, set[str]] = {room: set() for room in rooms}
@@ -34,8 +34,8 @@ def test_no_room_takes_part_in_an_import_circle() -> None:
     TopologicalSorter(uses).prepare()
 
 
-def test_other_rooms_import_what_a_room_exports_from_the_room() -> None:
-    """Not from one of its modules; but where a function has the name of its module, the module is named."""
+def test_imports_from_another_room_name_the_room_and_not_its_modules() -> None:
+    """Except where a function has the name of its module: then the module is named (ADR 0097)."""
     wrong = []
     for path, room in ((path, ".".join(path.parent.relative_to(ROOT).parts)) for path in _modules()):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -62,8 +62,8 @@ def test_a_room_exports_names_that_exist() -> None:
             assert not missing, name
 
 
-def test_an_exported_name_is_not_that_of_another_module() -> None:
-    """Whichever was loaded first would be found: lazy_loader sees to it only where a name comes from its own module."""
+def test_no_exported_name_equals_the_name_of_another_module_of_the_room() -> None:
+    """Otherwise the one loaded first is found: lazy_loader prevents this only for a name's own module."""
     wrong = []
     for stub in (path.with_suffix(".pyi") for path in _modules() if path.with_suffix(".pyi").is_file()):
         for node in ast.walk(ast.parse(stub.read_text())):
@@ -89,7 +89,7 @@ def test_every_part_of_the_package_is_a_folder_of_the_repository() -> None:
     assert not (ROOT / "envoy" / "__init__.py").exists(), "the package name envoy belongs to the Envoy protobufs"
 
 
-def test_no_folder_has_more_modules_than_a_reader_takes_in() -> None:
+def test_no_folder_has_more_modules_than_the_limit() -> None:
     parts = [path.name for path in (ROOT / "sluice").iterdir() if path.is_symlink()]
     modules = Counter(module.parent for part in parts for module in (ROOT / part).rglob("*.py"))
     assert not {str(folder): count for folder, count in modules.items() if count > MAX_MODULES_IN_A_FOLDER + 1}

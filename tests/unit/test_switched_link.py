@@ -1,4 +1,4 @@
-"""A process and the link to its environment, which an upgrade switches while it runs."""
+"""A running process and the link to its environment, which an upgrade switches meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ print(sluice.late.RELEASE, sluice.late.__file__)
 """
 
 
-def test_what_a_process_imports_later_is_of_its_own_release(tmp_path: Path) -> None:
+def test_late_imports_of_a_process_are_from_its_own_release_after_the_link_switches(tmp_path: Path) -> None:
     for release in ("old", "new"):
         package = tmp_path / release / "sluice"
         package.mkdir(parents=True)

@@ -1,1 +1,4 @@
-"""The distributions, and the program as it is installed from one, away from this tree (`make test-wheel`)."""
+"""Tests of the distributions, and of the program installed from one outside this tree.
+
+Run them with `make test-wheel`.
+"""

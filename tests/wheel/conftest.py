@@ -1,4 +1,4 @@
-"""The wheel, built as for a release, and an environment that has it and what it needs, and nothing else."""
+"""The wheel, built as for a release, and an environment with only the wheel and its requirements."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ COMMAND_SECONDS = 400
 
 @dataclass(frozen=True)
 class Distributions:
-    """What was built.
+    """The distributions that were built.
 
     Attributes:
-        wheel: from the tree.
+        wheel: built from the tree.
         source: the source distribution.
-        wheel_of_source: from that.
+        wheel_of_source: built from the source distribution.
     """
 
     wheel: Path
@@ -35,7 +35,7 @@ class Distributions:
 
 @pytest.fixture(scope="session")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
-    """Built by the script that builds those of a release."""
+    """The distributions, built by the script that builds a release (scripts/make-wheel)."""
     of_tree, of_source = tmp_path_factory.mktemp("of-tree"), tmp_path_factory.mktemp("of-source")
     script = ROOT / "scripts" / "make-wheel"
     subprocess.run([script, of_tree], check=True, timeout=BUILD_SECONDS)
@@ -57,7 +57,7 @@ class Installed:
     folder: Path
 
     def run(self, *argv: str | Path) -> subprocess.CompletedProcess[str]:
-        """Run a program of the environment, with nothing of this process's environment that could help it."""
+        """Run a program of the environment, without help from this process's environment variables."""
         passed = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "TMPDIR") if name in os.environ}
         program, *arguments = argv
         return subprocess.run(
@@ -72,19 +72,19 @@ class Installed:
         )
 
     def sluice(self, *arguments: str | Path) -> str:
-        """What ``sluice ARGUMENTS`` prints; it must succeed."""
+        """Return the output of ``sluice ARGUMENTS``, which must succeed."""
         done = self.run("sluice", *arguments)
         assert done.returncode == 0, f"sluice {' '.join(map(str, arguments))}:\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def json(self, *arguments: str | Path) -> Any:
-        """The decoded answer of a verb with ``--json``."""
+        """Return the decoded answer of a command with ``--json``."""
         return json.loads(self.sluice(*arguments, "--json"))
 
 
 @pytest.fixture(scope="session")
 def installed(distributions: Distributions, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """As in the image: the locked requirements first, then the wheel alone."""
+    """The program installed as in the image: the locked requirements first, then only the wheel."""
     place = tmp_path_factory.mktemp("installed")
     environment, folder = place / "environment", place / "folder"
     folder.mkdir(mode=0o700)

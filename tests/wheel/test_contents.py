@@ -22,13 +22,13 @@ DATA = "sluice-0.1.0.data"
 
 
 def contents(wheel: Path) -> dict[str, bytes]:
-    """Every file by name."""
+    """Return every file of the wheel by name."""
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
 def tracked() -> dict[str, bytes]:
-    """Every file of the packages that the repository has, by name; of links, what they lead to."""
+    """Return every file of the packages in the repository by name; for links, the target's content."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *PACKAGES],
         cwd=ROOT,
@@ -46,7 +46,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(distributions: Di
     assert {name.partition("/")[0] for name in found} == {"sluice", METADATA, DATA}
 
 
-def test_manual_pages_are_in_the_wheel_where_man_finds_them_when_it_is_installed(distributions: Distributions) -> None:
+def test_the_wheel_has_the_manual_pages_where_man_finds_them_after_installation(distributions: Distributions) -> None:
     found = {name: data for name, data in contents(distributions.wheel).items() if name.startswith(f"{DATA}/")}
     pages = {path.name: path.read_bytes() for path in (ROOT / "man" / "man1").iterdir()}
     assert found == {f"{DATA}/data/share/man/man1/{name}": data for name, data in pages.items()}
@@ -72,7 +72,7 @@ def test_manual_pages_are_in_the_wheel_where_man_finds_them_when_it_is_installed
         pytest.param(f"{METADATA}/licenses/LICENSE", id="license"),
     ],
 )
-def test_what_is_no_module_is_in_both_distributions(distributions: Distributions, needed: str) -> None:
+def test_needed_data_files_are_in_both_distributions(distributions: Distributions, needed: str) -> None:
     assert any(name.startswith(needed) and data for name, data in contents(distributions.wheel).items())
     with tarfile.open(distributions.source) as archive:
         source = needed.replace(f"{METADATA}/licenses/", "")
@@ -80,11 +80,11 @@ def test_what_is_no_module_is_in_both_distributions(distributions: Distributions
     assert any(each.isreg() and each.size for each in found)
 
 
-def test_nothing_in_the_wheel_takes_a_name_of_the_envoy_package(distributions: Distributions) -> None:
+def test_the_wheel_has_no_top_level_envoy_package(distributions: Distributions) -> None:
     assert [name for name in contents(distributions.wheel) if name.startswith("envoy")] == []
 
 
-def test_tests_are_in_neither(distributions: Distributions) -> None:
+def test_tests_docs_and_build_products_are_in_neither_distribution(distributions: Distributions) -> None:
     with tarfile.open(distributions.source) as archive:
         names = [each.name.partition("/")[2] for each in archive.getmembers()]
     for name in (*names, *contents(distributions.wheel)):
@@ -92,15 +92,15 @@ def test_tests_are_in_neither(distributions: Distributions) -> None:
         assert not name.endswith((".pyc", ".jar")), name
 
 
-def test_both_ways_to_the_wheel_give_the_same(distributions: Distributions) -> None:
+def test_wheels_built_from_the_checkout_and_from_the_sdist_are_identical(distributions: Distributions) -> None:
     assert contents(distributions.wheel) == contents(distributions.wheel_of_source)
     assert distributions.wheel.read_bytes() == distributions.wheel_of_source.read_bytes()
 
 
-def test_the_same_sources_give_the_same_distributions_elsewhere_and_later(
+def test_distributions_are_reproducible_in_another_place_and_at_another_time(
     distributions: Distributions, tmp_path: Path
 ) -> None:
-    """In another directory, with other times, and by somebody whose files nobody else may read."""
+    """In another directory, with other times, and under a umask that hides files from other users."""
     tree, to = tmp_path / "a checkout", tmp_path / "to"
     kept = shutil.ignore_patterns(".*", "__pycache__", "tests", "docs", "benchmarks")
     shutil.copytree(ROOT, tree, symlinks=True, ignore=kept)

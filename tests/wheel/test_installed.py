@@ -1,4 +1,4 @@
-"""The program as pip installs it runs a cluster in an empty folder: there is no checkout that it could lean on."""
+"""The program as installed by pip runs a cluster in an empty folder, without any checkout."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print(json.dumps([sys.modules[name].__file__ for name in names]))
 
 
 def test_every_module_can_be_imported_with_what_is_installed(installed: Installed) -> None:
-    """Nothing at the top of a module needs a tool of development, and all of them come from the wheel."""
+    """No module needs a development tool at import time, and all of them come from the wheel."""
     packages = [f"sluice.{part}" for part in ("audit", "cli", "client", "core", "gateway", "pki", "runtime")]
     done = installed.run("python", "-P", "-c", IMPORT_ALL, *packages)
     assert done.returncode == 0, done.stderr
@@ -47,7 +47,7 @@ def test_every_module_can_be_imported_with_what_is_installed(installed: Installe
     assert [each for each in files if not each.startswith(str(installed.environment))] == []
 
 
-def test_a_spark_session_names_what_has_to_be_installed_for_it(installed: Installed, tmp_path: Path) -> None:
+def test_spark_session_without_pyspark_names_the_package_to_install(installed: Installed, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("slt_" + "a" * 40)
     token.chmod(0o600)
@@ -57,7 +57,7 @@ def test_a_spark_session_names_what_has_to_be_installed_for_it(installed: Instal
     assert "pyspark[connect]" in done.stderr
 
 
-def test_the_demo(installed: Installed) -> None:
+def test_the_installed_demo_runs_and_leaves_nothing_running(installed: Installed) -> None:
     done = installed.run("sluice", "demo")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Submitting cert_inventory.py through the gateway" in done.stderr
@@ -67,7 +67,10 @@ def test_the_demo(installed: Installed) -> None:
 
 @pytest.fixture(scope="module")
 def cluster(installed: Installed) -> Iterator[Installed]:
-    """One that runs in the empty folder, from `up` to `down`, which must end it."""
+    """A cluster in the empty folder, started with `up` and ended with `down`.
+
+    The fixture checks that nothing is left running.
+    """
     installed.sluice("up", "--detach", "--port", "0")
     try:
         installed.sluice("token", "create", "me", "--role", "admin", "--output", ".sluice/token")
@@ -78,26 +81,26 @@ def cluster(installed: Installed) -> Iterator[Installed]:
     assert not (installed.folder / ".sluice" / "run" / "cluster.json").exists()
 
 
-def test_a_job(cluster: Installed) -> None:
+def test_an_installed_cluster_runs_a_submitted_job(cluster: Installed) -> None:
     (cluster.folder / "total.py").write_text(PIPELINE)
     assert "sum: 499500" in cluster.sluice("submit", "total.py", "--wait")
     (job,) = cluster.json("jobs", "list")["jobs"]
     assert job["state"] == "FINISHED"
 
 
-def test_the_audit(cluster: Installed) -> None:
+def test_an_installed_cluster_passes_the_audit(cluster: Installed) -> None:
     results = cluster.json("audit")["results"]
     assert [each for each in results if each["outcome"] == "finding"] == []
     assert {"edge", "rpc", "blob", "ca"} <= {each["listener"] for each in results if each["outcome"] == "passed"}
 
 
-def test_pki(cluster: Installed) -> None:
+def test_an_installed_cluster_issues_and_verifies_a_user_identity(cluster: Installed) -> None:
     cluster.sluice("pki", "issue", "user/ada", "--out", "ada")
     assert "verified spiffe://sluice.local/user/ada" in cluster.sluice("pki", "verify", "ada")
     assert "spiffe://sluice.local/user/ada" in cluster.sluice("pki", "inspect", "ada/chain.pem")
 
 
-def test_a_set_for_containers_has_what_its_image_is_built_from(
+def test_compose_init_writes_the_wheel_and_dockerfile_for_its_image(
     installed: Installed, distributions: Distributions
 ) -> None:
     written = installed.json("compose", "init", "site")
@@ -117,7 +120,7 @@ def test_a_set_for_containers_has_what_its_image_is_built_from(
     assert (installed.folder / "site" / "seccomp.json").read_bytes() == (ROOT / "compose/seccomp.json").read_bytes()
 
 
-def test_a_wheel_is_not_packed_from_files_that_were_changed(installed: Installed) -> None:
+def test_compose_init_refuses_to_pack_a_wheel_from_changed_files(installed: Installed) -> None:
     (changed,) = installed.environment.glob("lib/python3*/site-packages/sluice/pki/tls/openssl.cnf")
     kept = changed.read_bytes()
     changed.write_bytes(kept + b"\n")

@@ -1,4 +1,7 @@
-"""Clusters whose processes are killed. ``SLUICE_CHAOS_SEEDS=4,5,6`` tells other stories than the default."""
+"""Fixtures: clusters whose processes are killed.
+
+``SLUICE_CHAOS_SEEDS=4,5,6`` selects other seeds than the default.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,19 @@ __all__ = ["cluster", "ensemble", "ensemble_pki", "machines"]
 
 
 def seeds() -> list[int]:
-    """The seeds to run; those of the default kill every kind of process in each plot."""
+    """Return the seeds to run. The default ones together kill every kind of process in each plot."""
     return [int(each) for each in os.environ.get("SLUICE_CHAOS_SEEDS", "1,2,3").split(",")]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests that want a seed run once for each."""
+    """Run each test that has a ``seed`` argument once for each seed."""
     if "seed" in metafunc.fixturenames:
         metafunc.parametrize("seed", seeds())
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Two JobManagers, two TaskManagers, and the shuffle service."""
+    """Provides a cluster with two JobManagers, two TaskManagers and the shuffle service."""
     running = start_cluster(tmp_path / "home", *OPTIONS)
     try:
         yield running

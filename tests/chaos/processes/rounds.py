@@ -1,7 +1,8 @@
-"""A pipeline of some rounds: Python on the executors, a shuffle, a join in SQL; all results go to a file in the end.
+"""A pipeline of several rounds: Python on the executors, a shuffle, and a join in SQL.
 
-It goes on with rounds until it is told that there were enough, and the same round always gives the same. That two of
-its drivers never run at the same time is noted, too.
+It repeats the rounds until the test tells it to finish, and checks that a repeated round gives the same
+result. At the end, it writes all results to a file. It also detects whether two of its drivers run at the
+same time.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ NUMBERS = 3_000
 
 
 def keyed(number: int) -> tuple[int, int]:
-    """A key for the shuffle, and the number doubled."""
+    """Return a key for the shuffle, and the doubled number."""
     return number % 7, number * 2
 
 
 def add(one: int, other: int) -> int:
-    """Their sum."""
+    """Return the sum."""
     return one + other
 
 
 def result_of(spark: SparkSession, number: int) -> str:
-    """One round."""
+    """Run round ``number``, and return its result as text."""
     twice = f.udf(lambda number: number * 2, "long")
     pairs = spark.sparkContext.parallelize(range(number, NUMBERS), 4).map(keyed)
     sums = sorted(pairs.reduceByKey(add).collect())
@@ -39,9 +40,10 @@ def result_of(spark: SparkSession, number: int) -> str:
 
 
 def main(target: Path, progress: Path, hold: Path) -> None:
-    """Write the results of all rounds to ``target``.
+    """Run the rounds, and write the results of all of them to ``target``.
 
-    ``progress`` gets a line for each round that is done. While ``hold`` is there, rounds are done again.
+    ``progress`` gets a line for each completed round. As long as the file ``hold`` exists, the rounds are
+    repeated.
     """
     alone = os.open(target.with_name(f"{target.name}.alone"), os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -1,8 +1,11 @@
-"""Who is killed, and when: drawn from a seed before anything runs, so that a seed is the same story every time.
+"""Decides which processes are killed, and when.
 
-Stories of consecutive seeds share a deck in which each kind is once before one is twice: as many of them as
-:func:`runs_of_a_deck` says kill every kind at least once. Those of the first deck wait until the job has recovered from
-one death before the next; the others often do not.
+All decisions are drawn from a seed before anything runs, so a seed always gives the same story.
+
+Stories of consecutive seeds share a shuffled deck, in which each kind of process occurs once before any
+occurs twice. The number of stories that :func:`runs_of_a_deck` returns is enough to kill every kind at
+least once. In the first deck, each death waits until the job has recovered from the previous one. In later
+decks, deaths often do not wait.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ HASTE = 0.5
 
 
 class Kind(enum.StrEnum):
-    """The processes of a cluster and of a job."""
+    """A kind of process of a cluster or a job."""
 
     LAUNCHER = "launcher"
     """`sluice up`, with which all others end; it is started again."""
@@ -49,9 +52,10 @@ WITH_AN_ENSEMBLE = (Kind.LEADER, Kind.STANDBY, Kind.ZOOKEEPER, Kind.DRIVER_JVM)
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Kill one of ``kind`` when the job went on for ``after`` seconds; ``choice`` says which one of several.
+    """Kill a process of ``kind`` after the job has run for ``after`` more seconds.
 
-    ``hasty``: whether or not the job has got further since the last death.
+    ``choice`` selects one of several processes. If ``hasty``, the kill does not wait for the job to make
+    progress after the previous death.
     """
 
     kind: Kind
@@ -60,17 +64,17 @@ class Death:
     hasty: bool = False
 
     def __str__(self) -> str:
-        """For whoever watches."""
+        """Return a description for the output of the test."""
         return f"{self.kind} in haste" if self.hasty else str(self.kind)
 
 
 def runs_of_a_deck(deaths: int, kinds: Sequence[Kind] = ON_ONE_MACHINE) -> int:
-    """How many stories share a deck: with seeds from 1, 4, 7, … on if it is three."""
+    """Return how many stories share a deck. With 3, a new deck begins with seeds 1, 4, 7, …."""
     return -(-len(kinds) // deaths)
 
 
 def story(plot: str, seed: int, deaths: int, kinds: Sequence[Kind] = ON_ONE_MACHINE) -> tuple[Death, ...]:
-    """The deaths of one run; seeds begin with 1."""
+    """Return the deaths of one run. Seeds begin with 1."""
     deck, turn = divmod(seed - 1, runs_of_a_deck(deaths, kinds))
     dealer = random.Random(f"{plot} {deck}")  # noqa: S311  # a seed is the point
     order: list[Kind] = []

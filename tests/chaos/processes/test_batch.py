@@ -1,4 +1,7 @@
-"""A batch job whose processes, and whose cluster's, are killed at random writes what a clean run writes."""
+"""A batch job writes the output of a clean run although random processes are killed.
+
+The victims are processes of the job and of the cluster.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ RESTARTS = ("--restart-strategy", "fixed-delay", "--restart", "attempts=50", "--
 
 
 def submit(cluster: LocalCluster, target: Path, progress: Path, hold: Path) -> str:
-    """Start the pipeline as a job that is restarted whenever it fails."""
+    """Submit the pipeline as a job that is restarted whenever it fails; returns the job's id."""
     arguments = (str(target), str(progress), str(hold))
     done = cluster.sluice("submit", str(PIPELINE), "--executors", "2", *RESTARTS, "--", *arguments)
     assert done.returncode == 0, done.stderr
@@ -30,7 +33,7 @@ def submit(cluster: LocalCluster, target: Path, progress: Path, hold: Path) -> s
 
 
 def ended(cluster: LocalCluster, job_id: str) -> Any:
-    """The job when it has ended."""
+    """Wait until the job has ended, and return it."""
 
     def over() -> object:
         job = cluster.job(job_id)
@@ -40,11 +43,13 @@ def ended(cluster: LocalCluster, job_id: str) -> Any:
 
 
 def rounds(progress: Path) -> int:
-    """How many rounds were done so far, by all attempts."""
+    """Return how many rounds all attempts together have completed so far."""
     return len(progress.read_text().split()) if progress.exists() else 0
 
 
-def test_it_writes_what_a_clean_run_writes(cluster: LocalCluster, seed: int) -> None:
+def test_a_batch_job_with_killed_processes_writes_the_same_output_as_a_clean_run(
+    cluster: LocalCluster, seed: int
+) -> None:
     clean = submit(cluster, cluster.shared / "clean", cluster.shared / "clean.rounds", cluster.shared / "never")
     assert ended(cluster, clean)["state"] == "FINISHED"
 

@@ -1,4 +1,7 @@
-"""JobManagers as on two machines, ZooKeepers and drivers are killed at random: a job gives what a clean run gives."""
+"""A job gives the result of a clean run although processes are killed at random.
+
+The victims are JobManagers, which run as on two machines, ZooKeeper servers and drivers.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,13 @@ NAMES = ("jm-1", "jm-2")
 
 @dataclass
 class Machines:
-    """The world, who is dead, and who kills."""
+    """A test world with a ZooKeeper ensemble, whose processes can be killed and restarted."""
 
     world: World
     ensemble: Ensemble
 
     async def leader(self) -> str:
-        """The name of who leads, whoever of those that live is asked."""
+        """Return the name of the leader, or an empty string. Asks the JobManagers that are running."""
         for name in NAMES:
             process = self.world.masters[name].process
             if process is not None and process.poll() is None:
@@ -47,12 +50,12 @@ class Machines:
         return ""
 
     async def job(self, job_id: str) -> Any:
-        """The job, whoever leads."""
+        """Return the job, as the current leader reports it."""
         leader = await eventually(self.leader, "somebody leads", JOB_SECONDS)
         return await self.world.job(job_id, leader)
 
     async def kill(self, death: Death) -> str:
-        """``kill -9`` one of the kind; returns its name."""
+        """Kill a process of this kind with ``kill -9``; returns the process's name or process id."""
         if death.kind is Kind.ZOOKEEPER:
             number = 1 + int(death.choice * SERVERS)
             self.ensemble.kill(number)
@@ -74,7 +77,7 @@ class Machines:
         return str(await eventually(killed, f"there is a {death.kind} to kill", JOB_SECONDS))
 
     async def revive(self, name: str) -> None:
-        """Start a JobManager or a ZooKeeper again."""
+        """Restart the JobManager or ZooKeeper server ``name``. Does nothing for other processes."""
         if name.startswith("zk-"):
             self.ensemble.start_server(int(name.removeprefix("zk-")))
             await asyncio.to_thread(self.ensemble.until_whole)
@@ -92,7 +95,7 @@ class Machines:
 
 
 async def submit(machines: Machines, target: Path, progress: Path, hold: Path) -> str:
-    """Start the pipeline as a job that is restarted whenever it fails."""
+    """Submit the pipeline as a job that is restarted whenever it fails; returns the job's id."""
     form = aiohttp.FormData()
     request = {"executors": 2, "args": [str(target), str(progress), str(hold)], "restart": RESTART}
     form.add_field("request", json.dumps(request), content_type="application/json")
@@ -103,7 +106,7 @@ async def submit(machines: Machines, target: Path, progress: Path, hold: Path) -
 
 
 async def finished(machines: Machines, job_id: str) -> Any:
-    """The job when it has ended."""
+    """Wait until the job has ended, check that it is ``FINISHED``, and return it."""
 
     async def ended() -> object:
         job = await machines.job(job_id)
@@ -123,7 +126,9 @@ async def another_round(progress: Path, done: int) -> None:
     await eventually(more, f"another round is done after {done}", JOB_SECONDS)
 
 
-async def test_it_gives_what_a_clean_run_gives(machines: World, ensemble: Ensemble, seed: int) -> None:
+async def test_a_job_with_killed_jobmanagers_zookeepers_and_drivers_gives_the_result_of_a_clean_run(
+    machines: World, ensemble: Ensemble, seed: int
+) -> None:
     taskmanager = msgspec.structs.replace(machines.config.taskmanager, slots=2, slot_memory_mb=600)
     machines.spark = True
     machines.config = msgspec.structs.replace(machines.config, taskmanager=taskmanager)

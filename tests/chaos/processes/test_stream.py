@@ -1,4 +1,7 @@
-"""A streaming job whose processes, and whose cluster's, are killed at random writes each row once."""
+"""A streaming job writes each row once although random processes are killed.
+
+The victims are processes of the job and of the cluster.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ DEATHS = int(os.environ.get("SLUICE_CHAOS_DEATHS", "6"))
 STREAM_SECONDS = 300.0
 
 
-def test_no_row_is_lost_or_written_twice(cluster: LocalCluster, seed: int) -> None:
+def test_a_streaming_job_with_killed_processes_writes_each_row_exactly_once(cluster: LocalCluster, seed: int) -> None:
     stream = Stream(
         cluster, Incoming(cluster.shared / "incoming"), cluster.shared / "certificates", cluster.shared / "expiry.db"
     )

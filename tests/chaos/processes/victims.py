@@ -1,4 +1,4 @@
-"""Kills processes of a cluster on one machine, as the kernel does."""
+"""Finds processes of a cluster on one machine, and kills them with SIGKILL."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Killer:
     script: str
 
     def kill(self, death: Death) -> int:
-        """``kill -9`` one of the kind, when there is one; its process id."""
+        """Wait for a process of this kind, and kill it with ``kill -9``; returns its process id."""
 
         def killed() -> int:
             found = sorted(self._of(death.kind), key=lambda each: each.pid)
@@ -63,7 +63,7 @@ class Killer:
         return eventually(killed, f"there is a {death.kind} to kill", DEADLINE_SECONDS)
 
     def _kill_all(self) -> int:
-        """Kill `sluice up`, see that everything ends with it, and start it again."""
+        """Kill `sluice up`, check that all processes end with it, and start it again; returns its process id."""
         launcher, *others = self.cluster.processes()
         launcher.kill()
         _, alive = psutil.wait_procs([launcher, *others], timeout=DEADLINE_SECONDS)
@@ -82,7 +82,7 @@ class Killer:
         return [each for each in found if _has_job(each)] if kind is Kind.DRIVER_AGENT else found
 
     def _leader(self) -> str:
-        """The name of the JobManager that leads."""
+        """Return the name of the leading JobManager."""
         return str(self.cluster.get("/v1/overview")["jobmanager"].rsplit("/", 1)[1])
 
     def _with(self, words: Sequence[str]) -> list[psutil.Process]:
@@ -90,7 +90,7 @@ class Killer:
 
 
 def has_words(process: psutil.Process, words: Sequence[str]) -> bool:
-    """Whether each of ``words`` ends an argument of the process."""
+    """Return whether, for each of ``words``, some argument of the process ends with it."""
     try:
         line = process.cmdline()
     except psutil.Error:
@@ -99,14 +99,14 @@ def has_words(process: psutil.Process, words: Sequence[str]) -> bool:
 
 
 def _has_job(agent: psutil.Process) -> bool:
-    """Whether a driver agent runs a driver: the spare one runs in another directory."""
+    """Return whether a driver agent runs a driver. The spare agent runs in a different directory."""
     with contextlib.suppress(psutil.Error):
         return "jobs" in Path(agent.cwd()).parts
     return False
 
 
 def patiently(ask: Callable[[], Any]) -> Callable[[], Any]:
-    """``ask``, with nothing for an answer while nobody leads or the gateway is away."""
+    """Wrap ``ask`` to return None while there is no leader or the gateway is unavailable."""
 
     def asked() -> Any:
         try:
@@ -122,5 +122,5 @@ def patiently(ask: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def live_on(seconds: float) -> None:
-    """Let the job go on for so long."""
+    """Let the job run for this long."""
     threading.Event().wait(seconds)

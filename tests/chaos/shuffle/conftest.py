@@ -1,4 +1,4 @@
-"""The report of a series of fault runs."""
+"""Reports the results of a series of fault runs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _REPORT = pytest.StashKey[Report]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One report for the session."""
+    """Create one report for the whole test session."""
     config.stash[_REPORT] = Report()
 
 
 @pytest.fixture
 def report(pytestconfig: pytest.Config) -> Report:
-    """Where a run is noted."""
+    """Provides the report to which each run is added."""
     return pytestconfig.stash[_REPORT]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """How many runs ended how."""
+    """Print how many runs had which outcome."""
     if lines := config.stash[_REPORT].lines():
         terminalreporter.section("fault runs")
         for line in lines:

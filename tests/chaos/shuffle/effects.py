@@ -1,7 +1,7 @@
-"""What each fault did: a fault without an effect proves nothing.
+"""Finds out whether a fault had an effect: a fault without an effect proves nothing.
 
-Effects are lines in the logs of the job and the workers, and what the proxies counted. None of them occurs without the
-fault, which the last test of the series checks.
+Effects are lines in the logs of the job and the workers, and counts of the proxies. None of them occurs
+without a fault; the last test of the series checks this.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SAID_BY_WORKERS = {
 
 
 class Effects:
-    """Of the fault of one run: what is said and seen from now on."""
+    """The effects of the fault of one run. Only log lines and counts after its creation are included."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -36,7 +36,7 @@ class Effects:
         self._harmed = {name: proxy.harmed for name, proxy in scene.workers.proxies.items()}
 
     def found(self) -> tuple[str, ...]:
-        """The effects so far."""
+        """Return the effects so far."""
         effects = set()
         for path, patterns in self._logs():
             with path.open("rb") as file:

@@ -1,4 +1,7 @@
-"""What may happen to a shuffle, each with its own chances; a worker that has to be started again is noted as broken."""
+"""The faults that may happen to a shuffle. Each draws its parameters at random.
+
+A worker that must be restarted after the run is added to ``Scene.broken``.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,23 @@ Fault = Callable[[Scene, random.Random], Coroutine[Any, Any, None]]
 
 
 async def executor_killed(scene: Scene, rng: random.Random) -> None:
-    """SIGKILL an executor; another one comes."""
+    """Kill an executor with SIGKILL. Another one replaces it."""
     await scene.kill_executor(rng.randrange(2))
 
 
 async def worker_killed(scene: Scene, rng: random.Random) -> None:
-    """SIGKILL a worker for the rest of the run."""
+    """Kill a worker with SIGKILL. It does not come back in this run."""
     await scene.workers.kill(rng.choice(scene.used()))
 
 
 async def two_workers_killed(scene: Scene, rng: random.Random) -> None:
-    """SIGKILL two of three."""
+    """Kill two of the three workers with SIGKILL."""
     for name in _some(scene, rng, 2):
         await scene.workers.kill(name)
 
 
 async def worker_restarted(scene: Scene, rng: random.Random) -> None:
-    """SIGKILL a worker, and start it again at its port."""
+    """Kill a worker with SIGKILL, and restart it on the same port."""
     name = rng.choice(scene.used())
     port = scene.workers.port(name)
     await scene.workers.kill(name)
@@ -42,7 +45,7 @@ async def worker_restarted(scene: Scene, rng: random.Random) -> None:
 
 
 async def worker_restarted_elsewhere(scene: Scene, rng: random.Random) -> None:
-    """SIGKILL a worker, and start it again at another address: nobody finds it without asking."""
+    """Kill a worker with SIGKILL, and restart it at another address, which clients must ask for."""
     name = rng.choice(scene.used())
     await scene.workers.kill(name)
     await scene.workers.start_worker(name)
@@ -50,7 +53,7 @@ async def worker_restarted_elsewhere(scene: Scene, rng: random.Random) -> None:
 
 
 async def worker_paused(scene: Scene, rng: random.Random) -> None:
-    """SIGSTOP a worker for shorter or longer than clients wait, then SIGCONT."""
+    """Stop a worker with SIGSTOP for a shorter or longer time than clients wait, then send SIGCONT."""
     name = rng.choice(scene.used())
     process, proxy = scene.process(name), scene.workers.proxies[name]
     before = proxy.passed
@@ -64,26 +67,29 @@ async def worker_paused(scene: Scene, rng: random.Random) -> None:
 
 
 async def disk_full(scene: Scene, rng: random.Random) -> None:
-    """The files of one or two workers cannot grow beyond some size."""
+    """Limit the size of the files of one or two workers."""
     for name in _some(scene, rng, rng.choice([1, 1, 2])):
         scene.limit_files(name, rng.choice([0, 0, 1000, scene.volume // 6]))
 
 
 async def file_damaged(scene: Scene, rng: random.Random) -> None:
-    """Bits flip in the files of one or two workers: of one alone, it may be that only its replica is read."""
+    """Flip bits in the files of one or two workers.
+
+    If only one worker is damaged, readers may use its replica alone, and the fault has no effect.
+    """
     for name in rng.sample(keepers := scene.keepers(), min(len(keepers), rng.choice([1, 2, 2]))):
         _damage(scene.files(name), rng)
 
 
 async def file_cut_off(scene: Scene, rng: random.Random) -> None:
-    """The end of the files of one or two workers is lost."""
+    """Truncate the files of one or two workers."""
     for name in rng.sample(keepers := scene.keepers(), min(len(keepers), rng.choice([1, 2, 2]))):
         _cut_off(scene.files(name), rng)
         scene.broken.add(name)
 
 
 async def file_damaged_while_away(scene: Scene, rng: random.Random) -> None:
-    """Bits flip or are lost while a worker is not running; it recovers from what there is."""
+    """Flip bits in a worker's files or truncate them while it is down. It then recovers what is left."""
     name = rng.choice(scene.keepers())
     port = scene.workers.port(name)
     await scene.workers.kill(name)
@@ -110,31 +116,31 @@ def _cut_off(files: list[Path], rng: random.Random) -> None:
 
 
 def _some(scene: Scene, rng: random.Random, count: int) -> list[str]:
-    """Some workers, those first that the run uses."""
+    """Return ``count`` random workers. Those that the run uses come first."""
     used = scene.used()
     rest = [name for name in WORKERS if name not in used]
     return [*rng.sample(used, len(used)), *rest][:count]
 
 
 async def network_reset(scene: Scene, rng: random.Random) -> None:
-    """All connections with a worker, or with all of them, end with a reset."""
+    """Reset all connections of one worker or of all workers."""
     for name in _some(scene, rng, rng.choice([1, 3])):
         scene.workers.proxies[name].reset()
 
 
 async def network_reset_in_a_frame(scene: Scene, rng: random.Random) -> None:
-    """The same after some more bytes."""
+    """Reset the connections of one or two workers after some more bytes, possibly within a frame."""
     for name in _some(scene, rng, rng.choice([1, 2])):
         scene.workers.proxies[name].reset_after(rng.choice([20, 500, scene.volume // 50, scene.volume // 20]))
 
 
 async def network_changes_bits(scene: Scene, rng: random.Random) -> None:
-    """What passes is changed: TLS sees it."""
+    """Change bits on the network. TLS detects it."""
     scene.workers.proxies[rng.choice(scene.used())].change(rng.choice([1, 3]))
 
 
 async def network_stalls(scene: Scene, rng: random.Random) -> None:
-    """Nothing passes for shorter or longer than clients wait."""
+    """Stall the network for a shorter or longer time than clients wait."""
     await scene.workers.proxies[rng.choice(scene.used())].stall(rng.choice(DELAYS))
 
 

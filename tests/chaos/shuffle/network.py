@@ -1,4 +1,4 @@
-"""A network that fails: connections to a worker pass a proxy, which can reset, stall or change them."""
+"""A faulty network: a proxy in front of each worker that can reset, stall or change connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class FaultProxy:
-    """Forwards connections to one worker. Both ends see TLS of the other; nothing is decrypted here."""
+    """Forwards connections to one worker. TLS is end to end; the proxy decrypts nothing."""
 
     def __init__(self, port: int) -> None:
         self._server: asyncio.Server | None = None
@@ -29,30 +29,30 @@ class FaultProxy:
 
     @classmethod
     async def open(cls, port: int) -> FaultProxy:
-        """A proxy to the worker at ``port``, on a port of its own."""
+        """Start a proxy to the worker at ``port``. The proxy listens on its own port."""
         proxy = cls(port)
         proxy._server = await asyncio.start_server(proxy._serve, "127.0.0.1", 0, limit=CHUNK_BYTES)
         return proxy
 
     @property
     def port(self) -> int:
-        """Where clients come in."""
+        """The port for clients."""
         assert self._server is not None
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
     def close(self) -> None:
-        """Nobody comes in any more, and whoever is in is thrown out."""
+        """Stop listening, and reset all open connections."""
         if self._server is not None:
             self._server.close()
         self.reset()
 
     def lead_to(self, port: int) -> None:
-        """The worker listens elsewhere now."""
+        """Forward new connections to ``port``, because the worker listens there now."""
         self._behind = port
 
     def reset(self) -> None:
-        """End all connections with a reset, at both ends."""
+        """Reset all connections at both ends."""
         self.harmed += len(self._open)
         for writer in self._open:
             with contextlib.suppress(OSError):  # the other end has closed it a moment ago
@@ -61,7 +61,7 @@ class FaultProxy:
         self._open.clear()
 
     def reset_after(self, size: int) -> None:
-        """The same as soon as ``size`` more bytes have passed, wherever in a frame that is."""
+        """Reset all connections after ``size`` more bytes, possibly in the middle of a frame."""
         self._until_reset = size
 
     def change(self, records: int) -> None:
@@ -69,11 +69,11 @@ class FaultProxy:
         self._changes = records
 
     def repair(self) -> None:
-        """What was to happen and has not does not happen any more."""
+        """Cancel pending resets and changes."""
         self._changes, self._until_reset = 0, -1
 
     async def stall(self, seconds: float) -> None:
-        """Let nothing pass for a while, and forget nothing."""
+        """Hold back all data for a while, without losing any."""
         self._passing.clear()
         try:
             await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""What became of the runs of a series, in the end of pytest's output."""
+"""Collects the outcomes of a series of runs, and summarizes them at the end of pytest's output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Report:
-    """Outcomes and effects by fault, and how long the runs took."""
+    """Outcomes and effects of each fault, and the durations of the runs."""
 
     outcomes: dict[str, collections.Counter[str]] = field(default_factory=dict)
     effects: collections.Counter[str] = field(default_factory=collections.Counter)
@@ -19,7 +19,7 @@ class Report:
     seconds: list[float] = field(default_factory=list)
 
     def add(self, fault: str, outcome: str, seconds: float, effects: Collection[str]) -> None:
-        """Note a run; ``pytest -s`` shows each as it ends."""
+        """Add a run, and print it, which ``pytest -s`` shows at once."""
         sys.stdout.write(f"{fault}: {outcome} after {seconds:.1f} s ({', '.join(effects) or 'no effect'})\n")
         sys.stdout.flush()
         self.outcomes.setdefault(fault, collections.Counter())[outcome] += 1
@@ -29,11 +29,11 @@ class Report:
 
     @property
     def share(self) -> float:
-        """Of the runs, those whose fault had an effect."""
+        """The fraction of runs whose fault had an effect."""
         return self.effective.total() / len(self.seconds)
 
     def lines(self) -> list[str]:
-        """A line for each fault, and some for all."""
+        """Return a line for each fault, and some lines for all runs together."""
         if not self.seconds:
             return []
         total: collections.Counter[str] = collections.Counter()

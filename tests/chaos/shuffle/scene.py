@@ -1,4 +1,4 @@
-"""A small cluster on which one fault after the other happens, and is repaired."""
+"""A small cluster on which faults happen one after the other, each followed by a repair."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CONF = {
 
 @dataclass(frozen=True, slots=True)
 class Flavour:
-    """How the cluster of some runs is configured."""
+    """A configuration of the cluster for some of the runs."""
 
     name: str
     conf: Mapping[str, str]
@@ -70,13 +70,13 @@ FLAVOURS = tuple(each for each in ALL_FLAVOURS if each.name.startswith(os.enviro
 
 @dataclass
 class ProxiedWorkers(ShuffleWorkers):
-    """Workers that jobs reach through proxies, which can fail."""
+    """Shuffle workers that jobs reach through proxies, which can inject network faults."""
 
     proxies: dict[str, FaultProxy] = field(default_factory=dict)
 
     @asynccontextmanager
     async def open_proxies(self) -> AsyncIterator[None]:
-        """A proxy for each worker; those that are open in the end are closed."""
+        """Start a proxy for each worker. At the end of the block, close all proxies that are open then."""
         for name in self.processes:
             self.proxies[name] = await FaultProxy.open(self.port(name))
         yield
@@ -84,24 +84,24 @@ class ProxiedWorkers(ShuffleWorkers):
             proxy.close()
 
     async def move_proxy(self, name: str) -> None:
-        """Another proxy for a worker, at another address; the old one is closed."""
+        """Replace a worker's proxy by one at another address, and close the old one."""
         old = self.proxies[name]
         old.close()
         self.proxies[name] = await FaultProxy.open(self.port(name))
         self.proxies[name].passed, self.proxies[name].harmed = old.passed, old.harmed
 
     def allocate(self, context: int, shuffle_id: int) -> ShuffleAllocation:
-        """All workers; each at its proxy."""
+        """Allocate all workers, each at the address of its proxy."""
         found = super().allocate(context, shuffle_id)
         workers = tuple(msgspec.structs.replace(each, port=self.proxies[each.name].port) for each in found.workers)
         return msgspec.structs.replace(found, workers=workers)
 
     def port(self, name: str) -> int:
-        """Where a worker itself listens."""
+        """Return the port on which the worker itself listens."""
         return self._addresses[name].port
 
     async def start_worker(self, name: str, port: int = 0) -> None:
-        """Start one worker; its proxy leads to it."""
+        """Start one worker, and point its proxy to it."""
         await super().start_worker(name, port)
         if name in self.proxies:
             self.proxies[name].lead_to(self.port(name))
@@ -109,7 +109,7 @@ class ProxiedWorkers(ShuffleWorkers):
 
 @dataclass
 class Scene:
-    """The cluster, and what is broken in it."""
+    """The cluster, and the damage that a run has done to it."""
 
     job: Cluster
     workers: ProxiedWorkers
@@ -125,15 +125,18 @@ class Scene:
 
     @property
     def passed(self) -> int:
-        """Bytes between the job and the workers in this run."""
+        """The number of bytes between the job and the workers in this run."""
         return sum(self._passed_at(name) for name in WORKERS)
 
     def used(self) -> list[str]:
-        """The workers that this run has used so far; all of them before its job."""
+        """Return the workers that this run has used so far, or all workers if it has used none yet."""
         return [name for name in WORKERS if self._passed_at(name) > LEAST_BYTES] or list(WORKERS)
 
     def files(self, name: str) -> list[Path]:
-        """Those of a worker that this run has written something to; they go when the job needs them no longer."""
+        """Return the non-empty files that this run has written on a worker.
+
+        They disappear when the job no longer needs them.
+        """
         found = []
         for path in sorted(self._files(name) - self._old):
             with contextlib.suppress(FileNotFoundError):
@@ -142,35 +145,38 @@ class Scene:
         return found
 
     def _files(self, name: str) -> set[Path]:
-        """All of a worker's shuffles: ``JOB/SHUFFLE/FILE``; not those that wait to be written over."""
+        """Return the files of all shuffles of a worker: ``JOB/SHUFFLE/FILE``.
+
+        Spare files, which wait to be overwritten, are not included.
+        """
         walk = os.walk(self.workers.data(name))  # which takes it easy when a folder goes meanwhile
         return {Path(folder) / file for folder, _, files in walk if Path(folder).name.isdigit() for file in files}
 
     def keepers(self) -> list[str]:
-        """The workers that have files of this run; those that it has used when none has."""
+        """Return the workers that have files of this run or, if there are none, those that the run has used."""
         return [name for name in WORKERS if self.files(name)] or self.used()
 
     def _passed_at(self, name: str) -> int:
         return self.workers.proxies[name].passed - self._passed.get(name, 0)
 
     async def ask(self, function: str, job: Mapping[str, Any]) -> Mapping[str, str]:
-        """What the program answers: ``result`` or ``error``."""
+        """Send a job to the driver program, and return its answer: ``result`` or ``error``."""
         answer: dict[str, str] = json.loads(
             await self.job.job.ask(json.dumps({"run": f"seeded.{function}", "job": job}))
         )
         return answer
 
     def process(self, name: str) -> psutil.Process:
-        """A worker's."""
+        """Return the process of a worker."""
         return psutil.Process(self.workers.processes[name].pid)
 
     def limit_files(self, name: str, size: int) -> None:
-        """No file of a worker grows beyond ``size`` bytes from now on: its disk is full."""
+        """Limit the size of a worker's files to ``size`` bytes from now on, as if its disk was full."""
         resource.prlimit(self.workers.processes[name].pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         self.broken.add(name)
 
     async def kill_executor(self, which: int) -> None:
-        """SIGKILL an executor, and start another one as a TaskManager would."""
+        """Kill an executor with SIGKILL, and start another one, as a TaskManager would."""
         running = [each for each in self.job.job.executors.values() if each.running]
         victim = running[which % len(running)]
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -181,7 +187,7 @@ class Scene:
         await self.job.job.start_executor(max(self.job.job.executors) + 1)
 
     async def repair(self) -> None:
-        """Everything works again, on what is in the workers' directories."""
+        """Repair everything. Workers are restarted with the data in their directories."""
         for name in WORKERS:
             process = self.workers.processes[name]
             if name in self.broken and process.returncode is None:
@@ -193,7 +199,7 @@ class Scene:
             proxy.repair()
 
     def forget(self) -> None:
-        """A run begins."""
+        """Begin a new run: forget the seen effects, and do not count earlier traffic and files any more."""
         self.seen.clear()
         for name, proxy in self.workers.proxies.items():
             self._passed[name] = proxy.passed
@@ -202,7 +208,7 @@ class Scene:
 
 @asynccontextmanager
 async def scene(directory: Path, pki: TestPki, spark: SparkRuntime, flavour: Flavour) -> AsyncIterator[Scene]:
-    """Two executors and three workers."""
+    """Run a cluster with two executors and three workers within the block."""
     async with AsyncExitStack() as stack:
         job = await stack.enter_async_context(cluster(directory, pki, spark, {**CONF, **flavour.conf}))
         workers = ProxiedWorkers(

@@ -1,6 +1,7 @@
-"""Random shuffles, each with a random fault: the right answer or a clear failure, in bounded time.
+"""Random shuffles with one random fault each: the right answer or a clear error, in bounded time.
 
-Everything about a run follows from the seed of the series and its number (but for what threads and processes do)::
+The seed of the series and the number of the run determine everything about a run, except the timing of
+threads and processes::
 
     SLUICE_CHAOS_SEED=7 SLUICE_CHAOS_RUNS=500 pytest tests/chaos/shuffle/test_fault_series.py
     SLUICE_CHAOS_SEED=7 pytest tests/chaos/shuffle/test_fault_series.py -k run-042
@@ -52,7 +53,11 @@ CLEAR = re.compile(r"shuffle-worker-\d|no disk takes data|no workers for a shuff
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is done in one run: ``moment`` is before the job, between its maps and a second read, or meanwhile."""
+    """The job and the fault of one run.
+
+    ``moment`` says when the fault occurs: ``before`` the job, ``meanwhile`` (during the write), or ``between``
+    the write and a second read.
+    """
 
     job: Mapping[str, Any]
     replicas: int
@@ -63,7 +68,7 @@ class Plan:
 
 
 def plan(number: int) -> tuple[Plan, random.Random]:
-    """Run ``number`` of the series, and the chances of its fault."""
+    """Return the plan of run ``number``, and the random generator that its fault uses."""
     rng = random.Random(f"{SEED}-{number}")  # noqa: S311  # no secret
     width = rng.choice([20, 200, 200, 2000, 150_000])
     job: dict[str, Any] = {
@@ -83,7 +88,7 @@ def plan(number: int) -> tuple[Plan, random.Random]:
 
 
 class Stage:
-    """The scene of a run; a new one for each flavour, and after a run that left one in pieces."""
+    """Provides the scene of each run; replaces it for each new flavour and when a run has damaged it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -93,7 +98,7 @@ class Stage:
         self._made = 0
 
     async def scene(self, run: int) -> Scene:
-        """The scene for a run, whole."""
+        """Return an undamaged scene for this run."""
         number = run // RUNS_PER_SCENE
         if self._scene is None or number != self._number or not self._scene.is_usable:
             await self.close()
@@ -115,21 +120,23 @@ class Stage:
         return self._scene
 
     async def close(self) -> None:
-        """End everything."""
+        """Close the scene."""
         self._scene = None
         await self._stack.aclose()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    """Where the runs take place."""
+    """The stage that provides the scenes of all runs in this module."""
     made = Stage(tmp_path_factory.mktemp("series"))
     yield made
     await made.close()
 
 
 @pytest.mark.parametrize("number", [pytest.param(number, id=f"run-{number:03}") for number in range(RUNS)])
-async def test_answer_is_right_or_there_is_a_clear_failure(stage: Stage, report: Report, number: int) -> None:
+async def test_a_shuffle_with_a_random_fault_gives_the_right_answer_or_a_clear_error(
+    stage: Stage, report: Report, number: int
+) -> None:
     scene = await stage.scene(number)
     what, rng = plan(number)
     scene.workers.replicas = what.replicas
@@ -157,7 +164,7 @@ async def test_answer_is_right_or_there_is_a_clear_failure(stage: Stage, report:
         assert CLEAR.search(error), f"{what}: {error}"
 
 
-async def test_without_a_fault_nothing_has_an_effect(stage: Stage) -> None:
+async def test_shuffles_without_a_fault_show_no_effect(stage: Stage) -> None:
     scene = await stage.scene(RUNS - 1)
     effects = Effects(scene)
     for number in range(4):
@@ -172,7 +179,7 @@ async def test_most_faults_had_an_effect(report: Report) -> None:
 
 
 async def _run(scene: Scene, what: Plan, rng: random.Random, answers: list[Mapping[str, str]]) -> None:
-    """Write and read, read again, and the fault at its moment."""
+    """Run the write and then a second read of the job, and start the fault at its planned moment."""
     if what.moment == "before":
         faulty = await _begin(what.fault(scene, rng))
         answers.append(await scene.ask("write", what.job))
@@ -191,7 +198,7 @@ async def _run(scene: Scene, what: Plan, rng: random.Random, answers: list[Mappi
 
 
 async def _begin(fault: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
-    """Begin a fault; those that are over in a moment are over."""
+    """Start a fault and wait up to 0.3 s for it, so that a short fault is finished on return."""
     running = asyncio.ensure_future(fault)
     await asyncio.wait({running}, timeout=0.3)
     return running

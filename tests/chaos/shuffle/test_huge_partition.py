@@ -1,4 +1,7 @@
-"""A partition larger than any 32-bit offset or Java array, through one worker with little memory."""
+"""Shuffles a huge partition through one worker with little memory.
+
+The partition is larger than any 32-bit offset or Java array.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ ROWS = 18_000_000
 ROW_BYTES = 128
 
 
-async def test_partition_of_more_than_two_gibibytes(tmp_path: Path) -> None:
+async def test_a_partition_of_more_than_two_gibibytes_passes_through_one_shuffle_worker(tmp_path: Path) -> None:
     assert ROWS * ROW_BYTES > 2 << 30
     conf = {"spark.sql.adaptive.enabled": "false", "spark.sluice.shuffle.timeout": "300s"}
     async with cluster(tmp_path, TestPki(tmp_path / "pki"), find_spark_runtime(), conf) as started:

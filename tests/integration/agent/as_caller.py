@@ -1,6 +1,7 @@
-"""A SPIFFE client under another user id: ``as_caller.py SOCKET UID``; prints what it got, or how it was refused.
+"""A SPIFFE client under another user id: ``as_caller.py SOCKET UID``.
 
-The user changes after the imports: the interpreter and its packages may be out of reach for the other user.
+It prints the identities that it received, or the reason why it was refused. It changes the user after the
+imports: the other user may have no access to the interpreter and its packages.
 """
 
 import os
@@ -11,7 +12,7 @@ from spiffe.errors import PySpiffeError
 
 
 def main() -> None:
-    """Fetch as the user."""
+    """Change to the given user and fetch its identities."""
     socket, uid = sys.argv[1], int(sys.argv[2])
     if os.geteuid() == 0:
         os.setgroups([])

@@ -1,4 +1,4 @@
-"""A running agent on a real socket, with a PKI of its own and a clock that tests move."""
+"""A running agent on a real socket, with its own PKI and a clock that tests can move."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ DEADLINE_SECONDS = 20.0
 
 
 class MovedClock:
-    """The present, moved by ``offset``."""
+    """A clock that returns the current time moved by ``offset``."""
 
     def __init__(self) -> None:
         self.offset = dt.timedelta(0)
 
     def __call__(self) -> dt.datetime:
-        """The instant."""
+        """Return the moved time."""
         return utc_now() + self.offset
 
 
 class RunningAgent:
-    """An agent that does nothing by itself: rounds are made by the test."""
+    """An agent that does nothing by itself: the test runs its rounds."""
 
     def __init__(self, root: Path, *entries: IdentityEntry) -> None:
         self.config = PkiConfig(trust_domain=TRUST_DOMAIN)
@@ -63,11 +63,11 @@ class RunningAgent:
 
     @property
     def address(self) -> str:
-        """As SPIFFE clients want it."""
+        """The socket's address in the form that SPIFFE clients expect."""
         return f"unix:{self.socket}"
 
     async def rotate(self) -> None:
-        """One round at an instant at which every identity is due."""
+        """Run one round at a time at which every identity is due for renewal."""
         self.clock.offset = PAST_HALF_LIFE
         try:
             await self.agent.step()
@@ -75,7 +75,7 @@ class RunningAgent:
             self.clock.offset = dt.timedelta(0)
 
     def revoke(self, *certificates: x509.Certificate) -> None:
-        """Revoke what the internal authority issued, and bring the list into the agent's directories."""
+        """Revoke certificates of the internal authority, and install the new CRL in the agent's directories."""
         store = RevocationStore(self.pki, self.config, clock=self.clock)
         store.revoke(AuthorityKind.INTERNAL, [RevocationTarget.of(one) for one in certificates], Reason.SUPERSEDED)
         store.refresh(AuthorityKind.INTERNAL)
@@ -90,7 +90,7 @@ StartAgent = Callable[..., Awaitable[RunningAgent]]
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """A short path that every user of the machine can pass through."""
+    """A directory with a short path that every user of the machine can traverse."""
     path = Path(tempfile.mkdtemp(prefix="agent-"))
     path.chmod(0o711)
     yield path

@@ -1,4 +1,4 @@
-"""``sluice pki agent`` as a process."""
+"""Runs ``sluice pki agent`` as a process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ audiences = ["reports"]
 
 
 class Command:
-    """Starts the command in one home; ends what still runs."""
+    """Starts ``sluice pki agent`` for one home, and records the processes it has started."""
 
     def __init__(self, root: Path) -> None:
         self.home = root / "home"
@@ -37,11 +37,11 @@ class Command:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Where everything is."""
+        """The options for the policy file, the socket and the home."""
         return "--policy", str(self.policy), "--socket", str(self.socket), "--home", str(self.home)
 
     async def agent(self, *more: str) -> asyncio.subprocess.Process:
-        """``sluice pki agent``, as a process of its own."""
+        """Start ``sluice pki agent`` as a separate process."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "sluice.cli.main", "pki", "agent", *self.options, *more),
             stdout=asyncio.subprocess.PIPE,
@@ -53,7 +53,7 @@ class Command:
 
 @pytest.fixture
 async def command(open_directory: Path) -> AsyncIterator[Command]:
-    """A home with authorities."""
+    """Provides the agent command for a home with authorities; kills its processes at the end."""
     made = Command(open_directory)
     initialized = await asyncio.to_thread(sluice, "pki", "init", "--home", made.home)
     assert initialized.returncode == 0, initialized.stderr
@@ -64,7 +64,7 @@ async def command(open_directory: Path) -> AsyncIterator[Command]:
             await process.communicate()
 
 
-async def test_it_serves_until_it_is_told_to_end_and_after_it_was_killed(command: Command) -> None:
+async def test_the_agent_serves_again_after_a_kill_and_ends_cleanly_on_sigterm(command: Command) -> None:
     killed = await command.agent()
     await until(command.socket.exists, "no socket")
     assert await asyncio.to_thread(_patiently, command) == f"{BUNDLE}/taskmanager/tm-1"
@@ -81,7 +81,10 @@ async def test_it_serves_until_it_is_told_to_end_and_after_it_was_killed(command
 
 
 def _patiently(command: Command) -> str:
-    """The first identity; the library tries again while the socket is not served yet, or not any more."""
+    """Return the first identity that the agent serves.
+
+    The library tries again while nothing serves the socket, before the agent starts or after it ends.
+    """
     with WorkloadApiClient(f"unix:{command.socket}", default_timeout=10.0) as client:
         seen: list[str] = []
         handle = client.stream_x509_contexts(
@@ -101,7 +104,7 @@ async def test_check_shows_the_policy_and_starts_nothing(command: Command) -> No
     assert not command.socket.exists()
 
 
-async def test_a_wrong_policy_ends_it_with_the_reason(command: Command) -> None:
+async def test_the_agent_exits_with_the_reason_when_its_policy_is_invalid(command: Command) -> None:
     command.policy.write_text("[[identity]]\nid = 'taskmanager/tm-1'\nuser = 'root'\n")
     process = await command.agent()
     _, errors = await process.communicate()

@@ -1,4 +1,4 @@
-"""An unmodified Envoy that takes its certificate and its trust anchors from the agent by SDS."""
+"""An unmodified Envoy gets its certificate and its trust anchors from the agent by SDS."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _sds(name: str) -> dict[str, Any]:
 
 
 def _bootstrap(agent: Path, admin: Path) -> dict[str, Any]:
-    """Envoy as its own documentation configures SDS, with the agent's socket for a server."""
+    """Return Envoy's bootstrap with SDS as its documentation configures it, served on the agent's socket."""
     tls = {
         "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
         "require_client_certificate": True,
@@ -121,20 +121,20 @@ def _bootstrap(agent: Path, admin: Path) -> dict[str, Any]:
 
 
 class Edge:
-    """A running Envoy and the agent behind it."""
+    """A running Envoy and the agent that serves its certificates."""
 
     def __init__(self, running: RunningAgent, port: int) -> None:
         self.running = running
         self.port = port
 
     def client_context(self, issuer: LocalIssuer, name: str = "client") -> ssl.SSLContext:
-        """Mutual TLS as ``name`` certified by ``issuer``; trusts the agent's own PKI."""
+        """Return a mutual TLS context for ``name`` certified by ``issuer``; trusts the agent's own PKI."""
         directory = self.running.pki.parent / f"as-{name}-{id(issuer)}"
         issuer.issue_to(directory, SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, name))
         return self.context_from(directory)
 
     def context_from(self, directory: Path) -> ssl.SSLContext:
-        """Mutual TLS with the identity in ``directory``; trusts the agent's own PKI."""
+        """Return a mutual TLS context for the identity in ``directory``; trusts the agent's own PKI."""
         anchors = AuthorityStore(self.running.pki).certificate(AuthorityKind.INTERNAL)
         context = ssl.create_default_context(cadata=to_pem(anchors).decode())
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -143,12 +143,12 @@ class Edge:
         return context
 
     async def connect(self, context: ssl.SSLContext) -> Connection:
-        """A new connection; its peer is verified to be the identity that the agent serves."""
+        """Open a connection and verify that the peer has the identity that the agent serves."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
         return Connection(reader, writer)
 
     async def answers(self, context: ssl.SSLContext) -> bool:
-        """Whether a request on a new connection is served."""
+        """Whether Envoy serves a request on a new connection."""
         try:
             connection = await self.connect(context)
         except (ssl.SSLError, OSError):
@@ -161,7 +161,7 @@ class Edge:
             await connection.close()
 
     async def until_answers(self, context: ssl.SSLContext, *, wanted: bool = True) -> None:
-        """Wait until requests are served, or until they are not."""
+        """Wait until Envoy serves requests, or with ``wanted=False`` until it does not."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             while await self.answers(context) is not wanted:  # noqa: ASYNC110  # Envoy tells nobody
                 await asyncio.sleep(0.05)
@@ -177,20 +177,20 @@ class Connection:
         self.certificate = x509.load_der_x509_certificate(der)
 
     async def request(self) -> int:
-        """One request; its status."""
+        """Send one request; returns the status of the response."""
         self._writer.write(REQUEST)
         head = await self._reader.readuntil(b"\r\n\r\n")
         return int(head.split(maxsplit=2)[1])
 
     async def close(self) -> None:
-        """Close, whatever the state."""
+        """Close the connection in whatever state it is."""
         self._writer.close()
         with contextlib.suppress(ssl.SSLError, OSError):
             await self._writer.wait_closed()
 
 
 class Load:
-    """Requests on a connection that stays open and on new ones; every failure is kept."""
+    """Sends requests on one open connection and on new ones, and records every failure."""
 
     def __init__(self, edge: Edge, context: ssl.SSLContext) -> None:
         self._edge = edge
@@ -200,7 +200,7 @@ class Load:
         self.serials: list[int] = []
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send requests until cancelled."""
         kept = await self._edge.connect(self._context)
         try:
             while True:
@@ -226,7 +226,7 @@ class Load:
 
 @pytest.fixture
 async def edge(start_agent: StartAgent, open_directory: Path) -> AsyncIterator[Edge]:
-    """Envoy on a free port, with nothing of its own but the agent's socket."""
+    """Envoy on a free port, which gets its whole identity from the agent's socket."""
     running = await start_agent(IdentityEntry(id="gateway/envoy", uids=(OWN_UID,)))
     bootstrap, admin = open_directory / "envoy.json", open_directory / "admin.sock"
     bootstrap.write_text(json.dumps(_bootstrap(running.socket, admin)))
@@ -265,7 +265,9 @@ def _presented(load: Load, serial: int) -> bool:
     return serial in load.serials
 
 
-async def test_envoy_serves_on_without_the_agent_and_follows_it_again(edge: Edge, start_agent: StartAgent) -> None:
+async def test_envoy_keeps_serving_without_the_agent_and_follows_a_restarted_one(
+    edge: Edge, start_agent: StartAgent
+) -> None:
     load = Load(edge, edge.client_context(edge.running.issuer))
     task = asyncio.create_task(load.run())
     try:
@@ -290,7 +292,7 @@ async def test_envoy_refuses_a_client_of_another_name_and_one_without_certificat
     assert not await edge.answers(anonymous)
 
 
-async def test_a_new_trust_anchor_counts_and_a_withdrawn_one_does_not_any_more(edge: Edge, tmp_path: Path) -> None:
+async def test_envoy_accepts_a_new_trust_anchor_and_no_longer_a_withdrawn_one(edge: Edge, tmp_path: Path) -> None:
     other = OutsideAuthority(tmp_path / "other")
     stranger = edge.context_from(other.imitate(str(CLIENT)))
     own = edge.client_context(edge.running.issuer)
@@ -305,7 +307,7 @@ async def test_a_new_trust_anchor_counts_and_a_withdrawn_one_does_not_any_more(e
         assert await edge.answers(own)
 
 
-async def test_a_revoked_client_is_refused_once_the_list_has_arrived(edge: Edge) -> None:
+async def test_envoy_refuses_a_revoked_client_once_the_crl_has_arrived(edge: Edge) -> None:
     revoked, other = edge.client_context(edge.running.issuer), edge.running.pki.parent / "other"
     edge.running.issuer.issue_to(other, CLIENT)
     certificate = read_identity(edge.running.pki.parent / f"as-client-{id(edge.running.issuer)}")[0].leaf
@@ -319,8 +321,8 @@ async def test_a_revoked_client_is_refused_once_the_list_has_arrived(edge: Edge)
     assert await edge.answers(edge.context_from(other)), "the same identity with another certificate"
 
 
-async def test_envoy_holds_clients_to_the_name_constraints_of_its_anchor(edge: Edge, tmp_path: Path) -> None:
-    """The identity is the one that it admits; only the second name lies outside what the authority may certify."""
+async def test_envoy_enforces_the_name_constraints_of_its_trust_anchor(edge: Edge, tmp_path: Path) -> None:
+    """The identity is the admitted one; only the second name lies outside what the authority may certify."""
     outside, within = x509.RFC822Name("ada@example.org"), x509.DNSName("anything.example.org")
     for number, (name, admitted) in enumerate([(within, True), (outside, False)]):
         directory = tmp_path / f"{number}"
@@ -329,7 +331,10 @@ async def test_envoy_holds_clients_to_the_name_constraints_of_its_anchor(edge: E
 
 
 def _write_signed_by_hand(directory: Path, pki: Path, name: x509.GeneralName) -> None:
-    """A client certificate with ``name`` as well, as somebody signs it who has the authority's key."""
+    """Write a client identity with ``name`` as a second name, signed without the issuer's checks.
+
+    It stands for what somebody could sign who has the authority's key.
+    """
     authority = AuthorityStore(pki).load(AuthorityKind.INTERNAL)
     now = utc_now()
     key = generate_key()
@@ -353,7 +358,7 @@ def _write_signed_by_hand(directory: Path, pki: Path, name: x509.GeneralName) ->
     write_identity(directory, key_pem=key_to_pem(key), chain_pem=to_pem(leaf, issuer), ca_pem=to_pem(issuer))
 
 
-async def test_the_socket_is_nobody_elses(edge: Edge) -> None:
+async def test_the_agent_socket_is_accessible_only_to_its_owner(edge: Edge) -> None:
     assert edge.running.socket.stat().st_mode & 0o777 == 0o600
     assert edge.running.socket.parent.stat().st_mode & 0o777 == 0o700
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:

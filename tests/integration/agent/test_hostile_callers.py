@@ -1,4 +1,4 @@
-"""Callers that must be refused, and messages that must not hurt."""
+"""Callers that the agent must refuse, and messages that must not harm it."""
 
 from __future__ import annotations
 
@@ -46,28 +46,28 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x
 
 
 class Raw(CodecBase):
-    """Messages are bytes."""
+    """A codec that sends and receives messages as raw bytes."""
 
     __content_subtype__ = "proto"
 
     def encode(self, message: Any, message_type: Any) -> bytes:
-        """As they are."""
+        """Return the message unchanged."""
         return bytes(message)
 
     def decode(self, data: bytes, message_type: Any) -> bytes:
-        """As they are."""
+        """Return the data unchanged."""
         return data
 
 
 @pytest.fixture
 async def running(start_agent: StartAgent) -> RunningAgent:
-    """An agent with one identity for this user and one for another."""
+    """An agent with one identity for this user and one for another user."""
     return await start_agent(WORKER, FOREIGN)
 
 
 @pytest.fixture
 async def channel(running: RunningAgent) -> AsyncIterator[Channel]:
-    """A connection of this user."""
+    """A connection to the agent as this user."""
     made = Channel(path=str(running.socket), codec=Raw())
     yield made
     made.close()
@@ -86,7 +86,7 @@ async def _run_as(running: RunningAgent, uid: int) -> str:
     return output.decode()
 
 
-async def test_another_user_gets_its_own_identity_and_no_other(start_agent: StartAgent) -> None:
+async def test_another_user_gets_only_its_own_identity(start_agent: StartAgent) -> None:
     others = tuple(uid for uid in {OWN_UID} if uid != CALLER_UID)
     running = await start_agent(
         IdentityEntry(id="taskmanager/own", uids=others), IdentityEntry(id="taskmanager/nobody", uids=(CALLER_UID,))
@@ -100,7 +100,7 @@ async def test_a_user_that_the_policy_does_not_name_is_refused(start_agent: Star
     assert (await _run_as(running, CALLER_UID)).startswith("refused: ")
 
 
-async def test_root_is_refused_too_when_it_is_not_named(start_agent: StartAgent) -> None:
+async def test_root_is_refused_when_the_policy_does_not_name_it(start_agent: StartAgent) -> None:
     running = await start_agent(IdentityEntry(id="taskmanager/tm-1", uids=(OWN_UID + 7,)))
     channel = Channel(path=str(running.socket), codec=Raw())
     with contextlib.closing(channel), pytest.raises((StreamTerminatedError, OSError)):
@@ -163,7 +163,7 @@ async def test_a_call_without_the_security_metadata_is_refused(
         ),
     ],
 )
-async def test_a_wrong_request_is_refused_and_the_next_is_served(
+async def test_an_invalid_request_is_refused_and_the_next_one_is_served(
     channel: Channel, path: str, message: bytes, status: Status
 ) -> None:
     with pytest.raises(GRPCError) as refused:
@@ -186,7 +186,7 @@ async def test_a_wrong_request_is_refused_and_the_next_is_served(
         pytest.param(b"", Status.INVALID_ARGUMENT, id="no message"),
     ],
 )
-async def test_a_wrong_frame_is_refused_before_it_is_read(running: RunningAgent, frame: bytes, status: Status) -> None:
+async def test_an_invalid_grpc_frame_is_refused(running: RunningAgent, frame: bytes, status: Status) -> None:
     h2 = H2Connection(H2Configuration(client_side=True, header_encoding="ascii"))
     h2.initiate_connection()
     headers = [(":method", "POST"), (":scheme", "http"), (":path", JWT), (":authority", "agent")]
@@ -218,7 +218,7 @@ async def _status(running: RunningAgent, h2: H2Connection) -> Status:
         pytest.param(PREFACE + b"\x00\x00\x01\x00\x00\x00\x00\x00\x01\x00", id="data of no stream"),
     ],
 )
-async def test_what_is_no_http2_ends_its_own_connection_only(
+async def test_data_that_is_not_http2_ends_only_its_own_connection(
     running: RunningAgent, channel: Channel, data: bytes
 ) -> None:
     reader, writer = await asyncio.open_unix_connection(str(running.socket))
@@ -257,7 +257,7 @@ async def test_a_rejected_secret_is_not_sent_again_until_it_changes(running: Run
         await stream.cancel()
 
 
-async def test_one_user_cannot_take_connections_without_end(running: RunningAgent, channel: Channel) -> None:
+async def test_the_connections_of_one_user_are_limited(running: RunningAgent, channel: Channel) -> None:
     before = running.agent.server.refused
     with contextlib.ExitStack() as stack:
         for _ in range(MAX_CONNECTIONS_PER_USER + 12):

@@ -1,4 +1,4 @@
-"""``sluice pki agent --ca``: a node's agent whose authority is on another machine."""
+"""Runs ``sluice pki agent --ca``: the agent of a node whose authority is on another machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORKER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
 
 @pytest.fixture
 async def command(open_directory: Path) -> AsyncIterator[Command]:
-    """A home without authorities."""
+    """Provides the agent command for a home without authorities; kills its processes at the end."""
     made = Command(open_directory)
     yield made
     for process in made.started:
@@ -45,7 +45,9 @@ async def command(open_directory: Path) -> AsyncIterator[Command]:
             await process.communicate()
 
 
-async def test_it_joins_serves_an_unmodified_client_and_gets_revocation_lists(command: Command, tmp_path: Path) -> None:
+async def test_the_agent_joins_a_remote_ca_serves_a_spiffe_client_and_gets_crls(
+    command: Command, tmp_path: Path
+) -> None:
     pki = TestPki(tmp_path)
     async with online_ca(pki.home, pki.config, CaConfig()) as address:
         record, text = mint(WORKER, AuthorityStore(pki.home.pki).certificate(AuthorityKind.INTERNAL), now=utc_now())
@@ -77,7 +79,7 @@ async def test_it_joins_serves_an_unmodified_client_and_gets_revocation_lists(co
         pytest.param(("--ca", "nowhere"), id="no address"),
     ],
 )
-async def test_wrong_options_are_said_before_anything_starts(options: tuple[str, ...], command: Command) -> None:
+async def test_invalid_options_are_reported_before_the_agent_starts(options: tuple[str, ...], command: Command) -> None:
     done = await asyncio.to_thread(sluice, "pki", "agent", *command.options, "--ca", "127.0.0.1:9", *options)
     assert done.returncode == 2, done.stderr
     assert not command.socket.exists()

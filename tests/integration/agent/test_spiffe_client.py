@@ -1,4 +1,4 @@
-"""The Workload API as an unmodified SPIFFE client from PyPI (package ``spiffe``) sees it."""
+"""The Workload API as seen by an unmodified SPIFFE client from PyPI (package ``spiffe``)."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ async def running(start_agent: StartAgent) -> RunningAgent:
 
 @pytest.fixture
 def client(running: RunningAgent) -> Iterator[WorkloadApiClient]:
-    """The library's client."""
+    """The Workload API client of the ``spiffe`` package, connected to the agent."""
     with WorkloadApiClient(running.address, default_timeout=TIMEOUT_SECONDS) as made:
         yield made
 
 
-async def test_it_gets_its_identities_in_the_order_of_the_policy(client: WorkloadApiClient) -> None:
+async def test_the_client_gets_its_identities_in_the_order_of_the_policy(client: WorkloadApiClient) -> None:
     svids = await asyncio.to_thread(client.fetch_x509_svids)
     assert [str(svid.spiffe_id) for svid in svids] == [f"{BUNDLE}/taskmanager/tm-1", f"{BUNDLE}/jobmanager/jm-1"]
     assert len(svids[0].cert_chain) == 2
@@ -71,8 +71,8 @@ async def test_a_watcher_sees_every_rotation(running: RunningAgent, client: Work
     assert len(set().union(*generations)) == 4 * 2
 
 
-async def test_a_watcher_is_told_revocations_and_reads_on(running: RunningAgent, client: WorkloadApiClient) -> None:
-    """The library hands no lists to its user, so the messages are read with its own classes."""
+async def test_a_watcher_receives_crls_and_keeps_streaming(running: RunningAgent, client: WorkloadApiClient) -> None:
+    """The library does not expose CRLs to its user, so the messages are read with its own classes."""
     seen: list[X509Context] = []
     errors: list[Exception] = []
     assert not (await _fetched(running))[0].crl, "nothing is revoked yet"
@@ -95,7 +95,7 @@ async def test_a_watcher_is_told_revocations_and_reads_on(running: RunningAgent,
 
 
 async def _fetched(running: RunningAgent) -> tuple[Any, Any]:
-    """The first answers to FetchX509SVID and FetchX509Bundles."""
+    """Return the first responses to FetchX509SVID and FetchX509Bundles."""
     header = [("workload.spiffe.io", "true")]
 
     def fetch() -> tuple[Any, Any]:
@@ -127,7 +127,9 @@ async def test_a_jwt_svid_verifies_with_the_bundle_and_with_the_agent(client: Wo
     assert checked.spiffe_id == verified.spiffe_id
 
 
-async def test_a_subject_can_be_chosen_among_ones_own(client: WorkloadApiClient) -> None:
+async def test_the_client_can_choose_the_subject_of_a_jwt_svid_among_its_own_identities(
+    client: WorkloadApiClient,
+) -> None:
     subject = SpiffeId(f"{BUNDLE}/jobmanager/jm-1")
     token = await asyncio.to_thread(client.fetch_jwt_svid, {"billing"}, subject)
     assert token.spiffe_id == subject
@@ -142,26 +144,30 @@ async def test_a_subject_can_be_chosen_among_ones_own(client: WorkloadApiClient)
         pytest.param({"reports"}, f"{BUNDLE}/taskmanager/tm-2", id="subject of somebody else"),
     ],
 )
-async def test_no_token_beyond_the_policy(client: WorkloadApiClient, audience: set[str], subject: str | None) -> None:
+async def test_a_jwt_svid_that_the_policy_does_not_allow_is_denied(
+    client: WorkloadApiClient, audience: set[str], subject: str | None
+) -> None:
     wanted = None if subject is None else SpiffeId(subject)
     with pytest.raises(FetchJwtSvidError, match="PERMISSION_DENIED"):
         await asyncio.to_thread(client.fetch_jwt_svid, audience, wanted)
 
 
-async def test_a_token_for_another_audience_is_refused(client: WorkloadApiClient) -> None:
+async def test_a_jwt_svid_for_another_audience_is_refused(client: WorkloadApiClient) -> None:
     token = await asyncio.to_thread(client.fetch_jwt_svid, {"reports"})
     with pytest.raises(ValidateJwtSvidError, match="not for 'billing'"):
         await asyncio.to_thread(client.validate_jwt_svid, token.token, "billing")
 
 
-async def test_an_expired_token_is_refused(running: RunningAgent, client: WorkloadApiClient) -> None:
+async def test_an_expired_jwt_svid_is_refused(running: RunningAgent, client: WorkloadApiClient) -> None:
     token = await asyncio.to_thread(client.fetch_jwt_svid, {"reports"})
     running.jwt_clock.offset = dt.timedelta(minutes=6)
     with pytest.raises(ValidateJwtSvidError, match="expired"):
         await asyncio.to_thread(client.validate_jwt_svid, token.token, "reports")
 
 
-async def test_a_watcher_has_a_new_jwt_key_before_it_signs(running: RunningAgent, client: WorkloadApiClient) -> None:
+async def test_a_watcher_receives_a_new_jwt_key_before_the_key_signs(
+    running: RunningAgent, client: WorkloadApiClient
+) -> None:
     seen: list[set[str]] = []
     errors: list[Exception] = []
 

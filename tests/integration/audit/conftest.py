@@ -1,4 +1,4 @@
-"""A PKI, an honest listener, and the means to examine something."""
+"""A PKI, a correctly configured listener, and helpers to examine listeners."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
 
 @pytest.fixture(scope="session")
 def identities(pki: TestPki) -> HomeIdentities:
-    """Audit identities of that PKI."""
+    """Identities for the audit, issued by the PKI of these tests."""
     return HomeIdentities(pki.home, pki.config)
 
 
 @pytest.fixture(scope="session")
 def server_directory(pki: TestPki) -> Path:
-    """The identity of a JobManager."""
+    """An identity directory for a JobManager."""
     directory = pki.home.identity(Role.JOBMANAGER, "jobmanager-1")
     identity = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "jobmanager-1")
     pki.issuer.issue_to(directory, identity, dns=["localhost"], ips=["127.0.0.1"])
@@ -52,17 +52,17 @@ def server_directory(pki: TestPki) -> Path:
 
 
 class _Speaking(asyncio.Protocol):
-    """Says something to whoever is admitted, so that nobody has to wait to know."""
+    """Greets every admitted client at once, so that the client need not wait to know it is admitted."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Admitted."""
+        """Send the greeting."""
         assert isinstance(transport, asyncio.Transport)
         transport.write(b"hello")
 
 
 @pytest.fixture(scope="session")
 def honest(server_directory: Path) -> Iterator[tuple[str, int]]:
-    """Our own listener, as the JobManager has it for rpc."""
+    """The address of our own listener, configured like the JobManager's RPC listener."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -82,7 +82,7 @@ def honest(server_directory: Path) -> Iterator[tuple[str, int]]:
 
 
 def listener_at(address: tuple[str, int], kind: Kind = Kind.MUTUAL, channel: Channel | None = Channel.RPC) -> Listener:
-    """A listener as a registry would declare it."""
+    """Return a listener as a registry would declare it."""
     return Listener(name="examined", kind=kind, channel=channel, host=address[0], port=address[1])
 
 
@@ -93,12 +93,12 @@ def audited(
     options: Options = OPTIONS,
     identities: Identities | None = None,
 ) -> Report:
-    """The report on one listener."""
+    """Examine one listener; returns the report."""
     return examine("a test", [Subject(listener, options, identities)], checks=checks)
 
 
 def only(*ids: str) -> list[Check]:
-    """These checks alone."""
+    """Return only the checks with these ids."""
     return [by_id()[each] for each in ids]
 
 
@@ -107,5 +107,5 @@ QUICK = [check for check in CHECKS if check.id not in {"TLS-11", "TLS-12", "TLS-
 
 
 def found(report: Report) -> set[str]:
-    """Ids of the checks that found something."""
+    """Return the ids of the checks that reported a finding."""
     return {result.check for result in report.results if result.outcome is Outcome.FINDING}

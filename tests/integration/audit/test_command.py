@@ -23,14 +23,14 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def targets(directory: Path, address: tuple[str, int], expected: str, name: str = "spark") -> Path:
-    """A target file with one listener."""
+    """Write a target file with one listener; returns its path."""
     path = directory / "targets.toml"
     host, port = address
     path.write_text(f'[[target]]\nname = "{name}"\nhost = "{host}"\nport = {port}\nexpected = "{expected}"\n')
     return path
 
 
-def test_a_foreign_cluster_with_a_finding_ends_with_exit_code_1_and_tells_it(tmp_path: Path) -> None:
+def test_the_audit_of_a_foreign_cluster_reports_a_finding_with_exit_code_1(tmp_path: Path) -> None:
     with serving(http_answer("200 OK", body="{}")) as address:
         done = CliRunner().invoke(app, ["audit", "--targets", str(targets(tmp_path, address, "http")), "--json"])
     assert done.exit_code == 1, done.output
@@ -38,7 +38,7 @@ def test_a_foreign_cluster_with_a_finding_ends_with_exit_code_1_and_tells_it(tmp
     assert [each["check"] for each in report["results"] if each["outcome"] == "finding"] == ["EDG-09"]
 
 
-def test_fail_on_and_baseline_decide_about_the_exit_code(tmp_path: Path) -> None:
+def test_an_expired_baseline_entry_does_not_suppress_a_finding(tmp_path: Path) -> None:
     baseline = tmp_path / "accepted.toml"
     baseline.write_text('[[accepted]]\ncheck = "EDG-09"\nlistener = "*"\nreason = "a test"\nexpires = 2000-01-01\n')
     with serving(http_answer("200 OK", headers="x: y\r\n")) as address:
@@ -62,7 +62,7 @@ def test_a_report_is_written_to_a_file_in_the_format_asked_for(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("content", ["", "[[target]]", "[["])
-def test_a_target_file_that_means_nothing_is_wrong_usage(content: str, tmp_path: Path) -> None:
+def test_an_empty_or_malformed_target_file_is_a_usage_error(content: str, tmp_path: Path) -> None:
     path = tmp_path / "targets.toml"
     path.write_text(content)
     done = CliRunner().invoke(app, ["audit", "--targets", str(path)])
@@ -71,7 +71,7 @@ def test_a_target_file_that_means_nothing_is_wrong_usage(content: str, tmp_path:
 
 
 @pytest.mark.parametrize(("side", "expected"), [("internal", "passed"), ("edge", "finding")])
-def test_a_target_file_says_which_authority_vouches_for_a_listener(
+def test_the_ca_file_of_a_target_decides_whether_its_certificate_is_trusted(
     side: str, expected: str, pki: TestPki, server_directory: Path, tmp_path: Path
 ) -> None:
     with serving(context=server_context(server_directory, client=ssl.CERT_NONE)) as address:
@@ -83,20 +83,20 @@ def test_a_target_file_says_which_authority_vouches_for_a_listener(
     assert outcomes["CRT-09"] == expected
 
 
-def test_a_ca_file_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
+def test_a_missing_ca_file_of_a_target_is_a_usage_error(tmp_path: Path) -> None:
     path = targets(tmp_path, ("127.0.0.1", 1), "server")
     path.write_text(path.read_text() + 'ca_file = "missing.pem"\n')
     done = CliRunner().invoke(app, ["audit", "--targets", str(path)])
     assert isinstance(done.exception, UsageError)
 
 
-def test_a_home_without_a_cluster_cannot_be_reached(tmp_path: Path) -> None:
+def test_the_audit_of_a_home_without_a_running_cluster_is_an_unreachable_error(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["audit", "--home", str(tmp_path / "home"), "--no-with-identities"])
     assert isinstance(done.exception, UnreachableError)
     assert exit_code_of(done.exception) == 3
 
 
-def test_identities_without_the_authorities_keys_are_wrong_usage_and_the_remedy_says_how_to_do_without(
+def test_auditing_with_identities_but_without_the_authority_keys_is_a_usage_error_with_a_remedy(
     tmp_path: Path,
 ) -> None:
     home = tmp_path / "home"
@@ -108,7 +108,7 @@ def test_identities_without_the_authorities_keys_are_wrong_usage_and_the_remedy_
     assert "--no-with-identities" in done.exception.remedy
 
 
-def test_the_catalogue_and_the_schema_are_printed() -> None:
+def test_the_audit_prints_its_check_catalogue_and_its_report_schema() -> None:
     listed = CliRunner().invoke(app, ["audit", "--list-checks"])
     assert all(check.id in listed.output for check in CHECKS)
     schema = json.loads(CliRunner().invoke(app, ["audit", "--schema"]).stdout)

@@ -1,4 +1,4 @@
-"""The checks of the gateway: a sound one gives no finding, each weak one exactly its own."""
+"""The gateway checks: a sound gateway gives no finding, each weak one gives exactly its own finding."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EDGE_CHECKS = [check for check in CHECKS if check.id.startswith("EDG") and check
 
 @dataclass(frozen=True)
 class Operation:
-    """As the route table has it."""
+    """An operation as it appears in the route table."""
 
     method: str
     path: str
@@ -42,7 +42,7 @@ OPERATIONS = (
 
 
 def honest(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
-    """A gateway as ours: who, what, whether."""
+    """A correct gateway: authenticates the caller, finds the operation and checks the permission."""
     token = headers.get("authorization", "")
     if token not in {f"Bearer {VIEWER}", f"Bearer {GOOD}"}:
         return "401 Unauthorized", PROBLEM + "www-authenticate: Bearer\r\n", '{"status": 401}'
@@ -56,41 +56,41 @@ def honest(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, s
 
 
 def believes_anybody(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
-    """No authentication for one operation."""
+    """A gateway that requires no authentication for one operation."""
     return ("200 OK", "", "") if target == "/v1/jobs" and method == "POST" else honest(method, target, headers)
 
 
 def takes_any_token(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
-    """A token must be there, and is not looked at."""
+    """A gateway that requires a token but does not validate it."""
     claimed = headers.get("authorization", "")
     weak = claimed == f"Bearer {VIEWER}"
     return honest(method, target, {"authorization": f"Bearer {GOOD}"} if claimed and not weak else headers)
 
 
 def knows_no_roles(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
-    """Whoever has a token may do everything."""
+    """A gateway that lets every holder of a valid token do everything."""
     weak = headers.get("authorization") == f"Bearer {VIEWER}"
     return honest(method, target, {"authorization": f"Bearer {GOOD}"} if weak else headers)
 
 
 def refuses_viewers(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
-    """The weak token may do nothing at all, so its refusals prove nothing."""
+    """A gateway that refuses the viewer's token everywhere, so its refusals prove nothing about roles."""
     return honest(method, target, headers if headers.get("authorization") != f"Bearer {VIEWER}" else {})
 
 
 def believes_headers(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
-    """Whoever says so is an admin."""
+    """A gateway that treats everybody as an admin who claims to be one in a request header."""
     admin = headers.get("x-sluice-roles") == "admin"
     return honest(method, target, {"authorization": f"Bearer {GOOD}"} if admin else headers)
 
 
 def traces(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
-    """TRACE gives the request back."""
+    """A gateway that returns the request in its answer to TRACE."""
     return ("200 OK", PROBLEM, str(headers)) if method == "TRACE" else honest(method, target, headers)
 
 
 def tells(headers: str = "", body: str = "") -> Answer:
-    """Refuses as it should, and says too much."""
+    """Return a gateway that refuses correctly but discloses too much in ``headers`` or ``body``."""
 
     def answer(method: str, target: str, given: Mapping[str, str]) -> tuple[str, str, str]:
         status, more, told = honest(method, target, given)
@@ -100,7 +100,7 @@ def tells(headers: str = "", body: str = "") -> Answer:
 
 
 def audited(pki: TestPki, answer: Answer) -> Report:
-    """The report on a gateway that answers so."""
+    """Audit a gateway that gives these answers; returns the report."""
     directory = pki.edge_server()
     access = EdgeAccess(OPERATIONS, VIEWER, frozenset({"jobs.submit", "jobs.cancel"}), directory / "ca.pem")
     with serving(http(answer), server_context(directory, client=ssl.CERT_NONE)) as address:
@@ -108,7 +108,7 @@ def audited(pki: TestPki, answer: Answer) -> Report:
         return examine("a test", [subject], checks=EDGE_CHECKS)
 
 
-def test_an_honest_gateway_gives_no_finding_and_everything_is_examined(pki: TestPki) -> None:
+def test_an_honest_gateway_passes_every_edge_check(pki: TestPki) -> None:
     report = audited(pki, honest)
     assert found(report) == set()
     assert {str(result.outcome) for result in report.results} == {"passed"}
@@ -134,7 +134,9 @@ def test_a_weak_gateway_gives_its_finding(answer: Answer, expected: set[str], pk
     assert found(audited(pki, answer)) == expected
 
 
-def test_a_token_is_sent_to_nobody_whom_the_authority_does_not_vouch_for(pki: TestPki, server_directory: Path) -> None:
+def test_the_audit_sends_no_token_to_a_gateway_that_its_authority_does_not_certify(
+    pki: TestPki, server_directory: Path
+) -> None:
     seen: list[str] = []
 
     def listens(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
@@ -151,7 +153,7 @@ def test_a_token_is_sent_to_nobody_whom_the_authority_does_not_vouch_for(pki: Te
 
 
 @pytest.mark.parametrize(("status", "expected"), [("503 Service Unavailable", set()), ("200 OK", {INTRUSIVE})])
-def test_whether_a_gateway_fails_closed_is_seen_by_taking_its_auth_service_away(
+def test_a_gateway_that_fails_open_without_its_auth_service_is_found(
     status: str, expected: set[str], pki: TestPki
 ) -> None:
     away: list[bool] = []
@@ -176,7 +178,7 @@ def test_whether_a_gateway_fails_closed_is_seen_by_taking_its_auth_service_away(
         assert result.outcome is Outcome.NOT_EXAMINED
 
 
-def test_an_open_api_is_found_as_a_stock_flink_has_it() -> None:
+def test_an_open_api_like_that_of_a_stock_flink_is_found() -> None:
     def flink(method: str, target: str, _headers: Mapping[str, str]) -> tuple[str, str, str]:
         known = method == "GET" and target in {"/overview", "/jobs", "/jars"}
         return ("200 OK", "", "{}") if known else ("404 Not Found", "", "")
@@ -189,7 +191,7 @@ def test_an_open_api_is_found_as_a_stock_flink_has_it() -> None:
     assert "web.submit.enable=false" in finding.remedy
 
 
-def test_an_api_that_asks_for_a_credential_is_not_found() -> None:
+def test_an_api_that_demands_a_credential_gives_no_finding() -> None:
     with serving(http_answer("401 Unauthorized")) as address:
         report = examine("a test", [Subject(listener_at(address, Kind.HTTP, None), OPTIONS)])
     assert found(report) == set()
@@ -205,7 +207,9 @@ def test_an_api_that_asks_for_a_credential_is_not_found() -> None:
         pytest.param(("503 Service Unavailable", "", ""), {"LSN-06"}, id="passed on"),
     ],
 )
-def test_listener_for_acme_challenges_answers_nothing_else(answer: tuple[str, str, str], expected: set[str]) -> None:
+def test_an_acme_challenge_listener_that_answers_anything_else_is_found(
+    answer: tuple[str, str, str], expected: set[str]
+) -> None:
     with serving(http_answer(*answer)) as address:
         report = examine("a test", [Subject(listener_at(address, Kind.CHALLENGES, None), OPTIONS)])
     assert found(report) == expected

@@ -1,4 +1,4 @@
-"""Faults that no TLS library can be made to have: a server of our own has them."""
+"""Faults that no TLS library can be made to produce; the tests use a server of their own for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHECKS = [check for check in QUICK if check.id != "TLS-16" and Kind.SERVER in ch
 """TLS-16 offers no key share, which this server cannot answer."""
 
 
-def test_the_server_of_these_tests_is_without_fault_by_default(server_directory: Path) -> None:
+def test_the_test_server_gives_no_finding_by_default(server_directory: Path) -> None:
     with serving(Faulty(server_directory)) as address:
         report = audited(listener_at(address, Kind.SERVER, None), checks=CHECKS)
     assert found(report) == set()
@@ -36,7 +36,7 @@ def test_the_server_of_these_tests_is_without_fault_by_default(server_directory:
         pytest.param(lambda server: replace(server, early_data=16384), {"TLS-09", "TLS-10"}, id="0-RTT"),
     ],
 )
-def test_a_fault_gives_its_finding(
+def test_each_server_fault_gives_exactly_its_finding(
     fault: Callable[[Faulty], Faulty], expected: set[str], server_directory: Path
 ) -> None:
     with serving(fault(Faulty(server_directory))) as address:
@@ -48,7 +48,7 @@ def test_a_fault_gives_its_finding(
 
 
 @pytest.mark.parametrize("check", ["TLS-07", "TLS-08"])
-def test_a_server_that_compresses_and_renegotiates_as_of_old_is_found(check: str) -> None:
+def test_a_server_with_compression_and_insecure_renegotiation_is_found(check: str) -> None:
     patience = replace(OPTIONS, timeout=1.0)  # the server does not finish a handshake
     with serving(compressing) as address:
         assert found(audited(listener_at(address, Kind.SERVER, None), checks=only(check), options=patience)) == {check}

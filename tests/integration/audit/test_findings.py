@@ -1,4 +1,4 @@
-"""Each weakness gives exactly its finding, and our own listener gives none."""
+"""Each weakness gives exactly its own finding, and our own listener gives none."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MODERN_CIPHERS = "ECDHE+AESGCM"
 
 
 def passed(report: Report) -> set[str]:
-    """Ids of the checks that passed."""
+    """Return the ids of the checks that passed."""
     return {result.check for result in report.results if result.outcome is Outcome.PASSED}
 
 
-def test_our_own_listener_gives_no_finding_and_every_check_has_something_to_say(
+def test_our_own_listener_gives_no_finding_and_every_applicable_check_examines_it(
     honest: tuple[str, int], identities: HomeIdentities
 ) -> None:
     report = audited(listener_at(honest), identities=identities)
@@ -47,7 +47,7 @@ def test_our_own_listener_gives_no_finding_and_every_check_has_something_to_say(
     assert set(silent) == {"LSN-02", "CRT-09", "CRT-10", "MTL-16"}, silent
 
 
-def test_what_is_negotiated_is_told(honest: tuple[str, int]) -> None:
+def test_the_negotiated_tls_parameters_are_reported(honest: tuple[str, int]) -> None:
     (listener,) = audited(listener_at(honest), checks=only("TLS-02")).listeners
     shown = listener.negotiated
     assert shown is not None
@@ -59,7 +59,7 @@ def test_what_is_negotiated_is_told(honest: tuple[str, int]) -> None:
     assert len(shown.chain) == 2
 
 
-def test_a_plaintext_port_is_found_and_its_handshakes_are_not_taken_for_refusals() -> None:
+def test_a_plaintext_port_is_found_and_its_failed_handshakes_do_not_pass_client_checks() -> None:
     with serving(http_answer("200 OK", body="hello")) as address:
         report = audited(listener_at(address), checks=QUICK)
     assert found(report) == {"TLS-01"}
@@ -83,7 +83,7 @@ def test_a_listener_that_never_answers_a_handshake_does_not_pass() -> None:
         assert "TLS-02" in found(audited(listener_at(address), checks=only("TLS-02"), options=options))
 
 
-def test_a_declared_listener_that_is_not_there_is_a_finding_and_nothing_passes() -> None:
+def test_a_missing_declared_listener_is_a_finding_and_no_check_passes() -> None:
     report = audited(listener_at(("127.0.0.1", free_port())))
     assert found(report) == {"LSN-03"}
     assert not passed(report)
@@ -97,20 +97,20 @@ def test_a_server_that_requests_no_client_certificate_is_found(server_directory:
         assert found(audited(listener_at(address), checks=QUICK)) == {"MTL-01"}
 
 
-def test_optional_client_certificates_are_found_by_reading_after_the_handshake(server_directory: Path) -> None:
+def test_a_server_with_optional_client_certificates_is_found(server_directory: Path) -> None:
     with serving(context=server_context(server_directory, client=ssl.CERT_OPTIONAL)) as address:
         assert found(audited(listener_at(address), checks=QUICK)) == {"MTL-02"}
 
 
-def test_a_server_for_everybody_is_not_asked_for_client_certificates(server_directory: Path) -> None:
+def test_a_public_server_without_client_certificates_gives_no_finding(server_directory: Path) -> None:
     with serving(context=server_context(server_directory, client=ssl.CERT_NONE)) as address:
         report = audited(listener_at(address, Kind.SERVER, None), checks=QUICK)
     assert found(report) == set()
 
 
 def test_a_server_that_checks_the_chain_alone_is_found(server_directory: Path, identities: HomeIdentities) -> None:
-    """As most software with "mutual TLS" does: no role, no second identity. The trust domain is in the authority's
-    name constraints, which OpenSSL enforces by itself.
+    """Most software with "mutual TLS" does: no role, no second identity is checked. The trust domain is in the
+    authority's name constraints, which OpenSSL enforces by itself.
     """
     checks = [check for check in QUICK if check.id != "MTL-13"]
     with serving(context=server_context(server_directory)) as address:
@@ -119,7 +119,10 @@ def test_a_server_that_checks_the_chain_alone_is_found(server_directory: Path, i
 
 
 def without_name_constraints(pki: TestPki) -> bytes:
-    """The internal authority's certificate as earlier versions made it: the same key and name, no constraints."""
+    """Return the internal authority's certificate as earlier versions issued it.
+
+    It has the same key and name, but no name constraints.
+    """
     store = AuthorityStore(pki.home.pki)
     root, present = store.load(AuthorityKind.ROOT), store.certificate(AuthorityKind.INTERNAL)
     builder = (
@@ -154,7 +157,7 @@ def test_a_server_that_trusts_the_root_admits_edge_certificates_and_is_found(
         assert found(audited(listener_at(address), identities=identities, checks=only("MTL-17"))) == {"MTL-17"}
 
 
-def test_a_server_that_looks_at_no_revocation_list_is_found(
+def test_a_server_that_checks_no_crl_is_found(
     server_directory: Path, identities: HomeIdentities, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice.audit.checks.peers.REVOCATION_SECONDS", 0.2)
@@ -168,7 +171,9 @@ def test_a_server_that_refuses_everybody_is_found(server_directory: Path, identi
         assert found(audited(listener_at(address), identities=identities, checks=QUICK)) == {"MTL-10"}
 
 
-def test_every_audit_identity_is_written_down_and_ends_in_minutes(pki: TestPki, identities: HomeIdentities) -> None:
+def test_every_audit_identity_is_logged_to_a_private_file_without_its_key(
+    pki: TestPki, identities: HomeIdentities
+) -> None:
     with serving() as address:
         credential = Subject(listener_at(address), OPTIONS, identities).identities
         assert credential is identities
@@ -193,7 +198,7 @@ def test_every_audit_identity_is_written_down_and_ends_in_minutes(pki: TestPki, 
         pytest.param("leaf-alone", {"CRT-06"}, id="intermediate missing"),
     ],
 )
-def test_a_weak_server_gives_its_finding(
+def test_each_server_weakness_gives_exactly_its_finding(
     weakness: str, expected: set[str], pki: TestPki, server_directory: Path
 ) -> None:
     with serving(context=_weak(weakness, pki, server_directory)) as address:
@@ -210,7 +215,7 @@ def test_a_tls12_server_that_requests_no_client_certificate_is_found(server_dire
         assert found(audited(listener_at(address), checks=only("MTL-01", "MTL-02"))) == {"MTL-01"}
 
 
-def test_a_tls12_server_is_asked_who_is_admitted_as_well(server_directory: Path) -> None:
+def test_the_client_certificate_checks_examine_a_tls12_server_too(server_directory: Path) -> None:
     tls12 = ssl.TLSVersion.TLSv1_2
     clients = only("MTL-01", "MTL-02", "MTL-03", "MTL-04", "CRT-02", "CRT-06", "CRT-09")
     for verify, expected in ((ssl.CERT_REQUIRED, set()), (ssl.CERT_OPTIONAL, {"MTL-02"})):
@@ -226,7 +231,9 @@ def test_a_tls12_server_is_asked_who_is_admitted_as_well(server_directory: Path)
 
 
 @pytest.mark.parametrize(("allowed", "expected"), [(False, set()), (True, {"TLS-18"})])
-def test_a_client_that_may_renegotiate_is_found(allowed: bool, expected: set[str], server_directory: Path) -> None:
+def test_a_server_that_allows_client_renegotiation_is_found(
+    allowed: bool, expected: set[str], server_directory: Path
+) -> None:
     tls12 = ssl.TLSVersion.TLSv1_2
     context = server_context(server_directory, client=ssl.CERT_NONE, minimum=tls12, maximum=tls12)
     context.options |= ALLOW_CLIENT_RENEGOTIATION if allowed else ssl.OP_NO_RENEGOTIATION
@@ -271,13 +278,13 @@ def _weak(weakness: str, pki: TestPki, directory: Path) -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("check", ["TLS-11", "TLS-12", "TLS-17"])
-def test_a_listener_that_waits_for_ever_is_found(check: str) -> None:
+def test_a_listener_that_waits_forever_for_a_handshake_is_found(check: str) -> None:
     options = replace(OPTIONS, timeout=0.3, handshake_limit=0.5)
     with serving() as address:
         assert found(audited(listener_at(address), checks=only(check), options=options)) == {check}
 
 
-def test_a_listener_that_the_audit_has_stopped_is_found(server_directory: Path) -> None:
+def test_a_listener_that_no_longer_accepts_connections_during_the_audit_is_found(server_directory: Path) -> None:
     with serving(context=server_context(server_directory)) as address:
         subject = Subject(listener_at(address), OPTIONS)
         assert subject.handshake is not None
@@ -285,7 +292,7 @@ def test_a_listener_that_the_audit_has_stopped_is_found(server_directory: Path) 
     assert run_check(subject, check).outcome is Outcome.FINDING
 
 
-def test_ids_are_unique_and_every_check_says_what_who_and_how() -> None:
+def test_check_ids_are_unique_and_every_check_is_fully_described() -> None:
     assert len({check.id for check in CHECKS}) == len(CHECKS)
     for check in CHECKS:
         assert check.title
@@ -295,8 +302,8 @@ def test_ids_are_unique_and_every_check_says_what_who_and_how() -> None:
         assert check.kinds
 
 
-def test_a_server_that_spoils_one_check_does_not_pass_it(server_directory: Path) -> None:
-    """It shakes hands with the first client, and answers all others with nonsense."""
+def test_a_server_that_answers_a_check_with_garbage_does_not_pass_it(server_directory: Path) -> None:
+    """The server completes the handshake of the first client, and answers all others with garbage."""
     clients = iter((True,))
 
     def once(connection: socket.socket) -> None:

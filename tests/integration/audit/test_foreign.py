@@ -1,4 +1,7 @@
-"""Servers that are not ours, examined as their administrators would: real handshakes, `--targets`, openssl."""
+"""Audits foreign servers as their administrators would.
+
+It uses real handshakes, `--targets` and openssl.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,13 @@ NGINX_REFUSAL = "<html><body>400 The plain HTTP request was sent to HTTPS port</
 
 
 def openssl(*arguments: str | Path) -> None:
-    """Run it; it must work."""
+    """Run the openssl command; fails if the command fails."""
     done = subprocess.run(["openssl", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def self_signed(directory: Path, *options: str) -> Path:
-    """`openssl req -x509`, as manuals have it: key.pem and cert.pem in ``directory``; the latter."""
+    """Create key.pem and cert.pem with `openssl req -x509`, as in manuals; returns the path of cert.pem."""
     certificate = directory / "cert.pem"
     key = ("-newkey", "rsa:2048", "-nodes", "-keyout", directory / "key.pem")
     openssl("req", "-x509", *key, "-out", certificate, "-days", "30", "-subj", "/CN=spark.example", *options)
@@ -41,7 +44,7 @@ def self_signed(directory: Path, *options: str) -> Path:
 
 @contextlib.contextmanager
 def s_server(directory: Path, *options: str | Path) -> Iterator[int]:
-    """`openssl s_server`; its port."""
+    """Run `openssl s_server` within the block; yields its port."""
     (port,) = free_ports(1)
     argv = ["openssl", "s_server", "-accept", f"127.0.0.1:{port}", "-quiet", *options]
     with running(argv, directory / "server.log", {"PATH": "/usr/bin:/bin"}):
@@ -56,7 +59,7 @@ def s_server(directory: Path, *options: str | Path) -> Iterator[int]:
 
 
 def examined(directory: Path, port: int, **settings: str) -> dict[str, dict[str, Any]]:
-    """What `sluice audit --targets` says, by check."""
+    """Run `sluice audit --targets` on a port; returns the results by check."""
     target = {"name": "theirs", "host": "127.0.0.1", "expected": "server", **settings}
     lines = [f"{name} = {json.dumps(value)}" for name, value in target.items()]
     (directory / "targets.toml").write_text("\n".join(["[[target]]", f"port = {port}", *lines]))
@@ -66,7 +69,7 @@ def examined(directory: Path, port: int, **settings: str) -> dict[str, dict[str,
 
 
 def findings(results: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Severities of the findings, by check; without the limits of handshakes, which test servers do not have."""
+    """Return the severity of each finding, by check; ignores handshake limits, which test servers lack."""
     return {
         check: result["severity"]
         for check, result in results.items()
@@ -74,7 +77,7 @@ def findings(results: dict[str, dict[str, Any]]) -> dict[str, str]:
     }
 
 
-def test_anonymous_ecdh_is_critical_and_its_server_is_not_taken_for_one_without_tls(tmp_path: Path) -> None:
+def test_an_anonymous_ecdh_server_is_a_critical_finding_and_not_mistaken_for_plaintext(tmp_path: Path) -> None:
     with s_server(tmp_path, "-nocert", "-tls1_2", "-cipher", "aNULL:!eNULL:@SECLEVEL=0") as port:
         results = examined(tmp_path, port)
     assert findings(results)["TLS-19"] == Severity.CRITICAL
@@ -93,7 +96,7 @@ def test_a_server_that_prefers_anonymous_suites_is_still_asked_for_its_certifica
     assert findings(results).items() >= {"TLS-19": "critical", "CRT-05": "high", "CRT-09": "high"}.items()
 
 
-def test_a_self_signed_sha1_certificate_for_another_name_is_found_in_every_point(tmp_path: Path) -> None:
+def test_a_self_signed_sha1_certificate_for_another_name_gives_a_finding_for_each_flaw(tmp_path: Path) -> None:
     self_signed(tmp_path, "-sha1", "-addext", "subjectAltName=DNS:other.example")
     identity = ("-cert", tmp_path / "cert.pem", "-key", tmp_path / "key.pem")
     with s_server(tmp_path, *identity, "-tls1_3", "-num_tickets", "0") as port:
@@ -115,7 +118,7 @@ def test_a_self_signed_certificate_that_ca_file_names_is_trusted(tmp_path: Path)
     assert not {check for check in mutual if check >= "MTL-10" and check.startswith("MTL")}
 
 
-def test_a_stock_server_with_tls_1_2_and_tickets_has_no_finding_that_counts(tmp_path: Path) -> None:
+def test_a_stock_server_with_tls_1_2_and_tickets_has_only_info_findings(tmp_path: Path) -> None:
     certificate = self_signed(
         tmp_path, "-addext", "subjectAltName=DNS:spark.example", "-addext", "basicConstraints=CA:FALSE"
     )
@@ -129,7 +132,7 @@ def test_a_stock_server_with_tls_1_2_and_tickets_has_no_finding_that_counts(tmp_
     assert findings(results)["TLS-04"] == "info"
 
 
-def test_an_unreachable_target_is_told_as_such_and_nothing_passes(tmp_path: Path) -> None:
+def test_an_unreachable_target_is_reported_and_no_check_passes(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     results = examined(tmp_path, port)
     assert findings(results) == {"LSN-03": "high"}
@@ -137,7 +140,7 @@ def test_an_unreachable_target_is_told_as_such_and_nothing_passes(tmp_path: Path
 
 
 def both(plaintext: Handler, certificate: Path, key: Path) -> Handler:
-    """One port that speaks TLS with those who do, and ``plaintext`` with everybody else."""
+    """Return a handler that serves TLS clients over TLS and all others with ``plaintext``, on one port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
 
@@ -161,7 +164,7 @@ def both(plaintext: Handler, certificate: Path, key: Path) -> Handler:
         pytest.param("404 Not Found", "", {"TLS-01"}, id="a service without that page"),
     ],
 )
-def test_only_a_refusal_that_says_so_is_no_plaintext_service(
+def test_only_an_http_answer_that_demands_tls_is_not_a_plaintext_finding(
     status: str, body: str, expected: set[str], tmp_path: Path
 ) -> None:
     certificate = self_signed(tmp_path)

@@ -1,4 +1,7 @@
-"""The files of a home, its sockets, and the kernel's table: each thing wrong gives exactly its finding."""
+"""Audits a home's files and sockets, and the kernel's table of listeners.
+
+Each fault gives exactly its own finding.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """A home with one identity in order, and an Envoy that fails closed."""
+    """A home with one correct identity and an Envoy that fails closed."""
     pki = TestPki(tmp_path)
     pki.issuer.revocations.refresh_all()
     pki.issuer.issue_to(pki.home.identity(Role.TASKMANAGER, "tm-1"), TASKMANAGER)
@@ -44,7 +47,7 @@ def _bootstrap(home: Home, *, allow: object) -> None:
 
 
 def findings(home: Home, options: Options | None = None, unreadable: tuple[str, ...] = ()) -> set[str]:
-    """What is found in ``home``."""
+    """Examine ``home``; returns the ids of the checks with a finding."""
     listener = Listener(name="home", kind=Kind.HOME, path=str(home.root))
     return found(examine("a test", [Subject(listener, options or Options(), unreadable=unreadable)]))
 
@@ -116,7 +119,7 @@ def _fails_open(home: Home) -> None:
         pytest.param(_says_nothing, {"ISO-01", "ISO-02"}, id="a TaskManager that does not say"),
     ],
 )
-def test_what_is_wrong_in_a_home_gives_its_finding(
+def test_each_fault_in_a_home_gives_exactly_its_finding(
     spoil: Callable[[Home], None], expected: set[str], home: Home
 ) -> None:
     spoil(home)
@@ -128,13 +131,13 @@ def test_a_stale_revocation_list_is_found(home: Home) -> None:
     assert findings(home, Options(clock=lambda: later)) == {"HOM-02", "HOM-03"}  # the leaf has expired as well
 
 
-def test_processes_that_cannot_be_read_are_a_finding(home: Home) -> None:
+def test_unreadable_processes_are_a_finding(home: Home) -> None:
     assert findings(home, unreadable=("pid 1",)) == {"HOM-05"}
 
 
 @pytest.fixture
 def running(home: Home) -> Home:
-    """This very process, registered as the launcher of a cluster in ``home``."""
+    """A home in which the test process itself is registered as the launcher of a cluster."""
     home.create()
     entry = {"name": "launcher", "pid": os.getpid(), "started_at": psutil.Process().create_time()}
     (home.run / "cluster.json").write_text(json.dumps({"launcher": entry, "children": []}))
@@ -158,7 +161,7 @@ def test_a_listener_that_nobody_declared_is_found_in_the_kernels_table(running: 
     assert address not in _listeners(running)
 
 
-def test_a_declared_listener_is_found_where_it_is_and_not_called_undeclared(running: Home) -> None:
+def test_a_listener_at_its_declared_address_is_not_reported_as_undeclared(running: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as edge:
         host, port = edge.getsockname()[:2]
         (running.run / "endpoints" / "envoy.json").write_text(json.dumps({"host": host, "port": port}))
@@ -197,7 +200,7 @@ def test_a_unix_socket_that_others_can_open_is_found(
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(0o660, set()), (0o662, {"LSN-04"})])
-def test_a_unix_socket_for_the_group_of_one_job_is_for_nobody_else(
+def test_a_unix_socket_is_a_finding_if_users_outside_its_job_group_can_open_it(
     mode: int, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listening, "JOB_UIDS", range(os.getegid(), os.getegid() + 1))
@@ -212,17 +215,17 @@ def test_a_unix_socket_for_the_group_of_one_job_is_for_nobody_else(
 
 
 @pytest.mark.parametrize(("bound", "expected"), [("127.0.0.1", set()), ("0.0.0.0", {"LSN-02", "LSN-05"})])  # noqa: S104  what must be found
-def test_what_speaks_without_tls_must_be_bound_to_loopback(bound: str, expected: set[str]) -> None:
+def test_a_listener_without_tls_must_be_bound_to_loopback(bound: str, expected: set[str]) -> None:
     listener = Listener(name="py4j", kind=Kind.LOCAL, host="127.0.0.1", port=1, bound=(bound,))
     assert found(examine("a test", [Subject(listener, Options())])) == expected
 
 
-def test_without_a_cluster_there_is_nothing_to_examine(home: Home) -> None:
+def test_a_home_without_a_running_cluster_is_an_error(home: Home) -> None:
     with pytest.raises(AuditError, match="no cluster is running"):
         find(home, lambda _: True)
 
 
-def test_a_registry_that_is_damaged_is_an_error_and_no_pass(running: Home) -> None:
+def test_a_damaged_endpoint_registry_is_an_error(running: Home) -> None:
     (running.run / "endpoints" / "jobmanager.json").write_text("{")
     with pytest.raises(AuditError, match="cannot be read"):
         find(running, lambda _: True)

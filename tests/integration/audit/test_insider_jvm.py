@@ -1,4 +1,7 @@
-"""What the insider audit runs inside JVMs: it compiles, reaches what nothing protects, and says what refuses it."""
+"""The insider audit's code for JVMs.
+
+It compiles, reaches whatever is not protected, and reports what refused it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ PAYLOAD = Path(packed.__code__.co_filename).parent / "payload"
 
 @pytest.fixture(scope="module")
 def insider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """An object of the class in a JVM that nothing confines, as the pipeline makes it."""
+    """An instance of the audit's Java class in an unconfined JVM, created as the pipeline creates it."""
     spark = find_spark()
     [py4j] = spark.home.glob("jars/py4j-*.jar")
     gateway = JavaGateway.launch_gateway(
@@ -54,7 +57,9 @@ def _outcome(insider: Any, operation: str, *targets: object) -> str:
     ["read-nio", "read-map", "read-random", "read-url", "read-hadoop", "read-user", "read-program", "look-attributes",
      "look-link", "look-open", "write-open", "write-random", "write-touch", "write-mode"],
 )  # fmt: skip
-def test_a_file_is_reached_and_stays_as_it_was(insider: Any, tmp_path: Path, operation: str) -> None:
+def test_each_file_operation_reaches_a_file_and_leaves_it_unchanged(
+    insider: Any, tmp_path: Path, operation: str
+) -> None:
     secret = tmp_path / "key.pem"
     secret.write_text("-----BEGIN PRIVATE KEY-----")
     secret.chmod(0o600)
@@ -66,19 +71,21 @@ def test_a_file_is_reached_and_stays_as_it_was(insider: Any, tmp_path: Path, ope
 
 
 @pytest.mark.parametrize("operation", ["read-listing", "look-watch", "write-create", "write-hadoop", "write-jvmlog"])
-def test_a_directory_is_reached_and_stays_as_it_was(insider: Any, tmp_path: Path, operation: str) -> None:
+def test_each_directory_operation_reaches_a_directory_and_leaves_it_unchanged(
+    insider: Any, tmp_path: Path, operation: str
+) -> None:
     assert _outcome(insider, operation, tmp_path) == "reached"
     assert _outcome(insider, operation, tmp_path / "missing") == "refused"
     assert not list(tmp_path.iterdir())
 
 
-def test_what_was_read_is_not_told(insider: Any, tmp_path: Path) -> None:
+def test_the_content_of_a_read_file_is_not_reported(insider: Any, tmp_path: Path) -> None:
     secret = tmp_path / "token"
     secret.write_text("ab12cd34")
     assert "ab12" not in insider.attempt("read-nio", str(secret))
 
 
-def test_a_number_that_another_process_has_here_is_no_process_of_others(insider: Any) -> None:
+def test_a_pid_that_belongs_to_another_process_in_the_namespace_is_not_reached(insider: Any) -> None:
     assert "another process has that number" in insider.attempt("process-handle", "1")
     assert _outcome(insider, "process-environ", 1 << 22) == "refused"
 
@@ -86,7 +93,9 @@ def test_a_number_that_another_process_has_here_is_no_process_of_others(insider:
 @pytest.mark.parametrize(
     ("answer", "outcome"), [(b"HTTP/1.1 404 Not Found\r\n", "reached"), (b"\x15\x03\x01\x00\x02", "refused")]
 )
-def test_only_an_answer_without_tls_is_one(insider: Any, answer: bytes, outcome: str) -> None:
+def test_a_plaintext_attempt_counts_as_reached_only_if_the_answer_is_not_tls(
+    insider: Any, answer: bytes, outcome: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -101,7 +110,7 @@ def test_only_an_answer_without_tls_is_one(insider: Any, answer: bytes, outcome:
         thread.join()
 
 
-def test_a_socket_is_reached(insider: Any, tmp_path: Path) -> None:
+def test_a_listening_unix_socket_is_reached_and_a_missing_one_is_refused(insider: Any, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "a.sock"))
         listening.listen()
@@ -109,12 +118,12 @@ def test_a_socket_is_reached(insider: Any, tmp_path: Path) -> None:
     assert _outcome(insider, "unix-raw", tmp_path / "b.sock") == "refused"
 
 
-def test_mistakes_are_no_passes(insider: Any) -> None:
+def test_a_malformed_attempt_counts_as_untried(insider: Any) -> None:
     assert _outcome(insider, "spark-endpoint", "127.0.0.1:1") == "untried"
     assert _outcome(insider, "read-nonsense", os.devnull) == "untried"
     assert _outcome(insider, "tcp-own", "127.0.0.1:1") == "untried"
 
 
-def test_the_source_is_in_the_package(tmp_path: Path) -> None:
+def test_the_java_source_is_in_the_insider_package(tmp_path: Path) -> None:
     names = zipfile.ZipFile(packed(World(), tmp_path).package).namelist()
     assert f"sluice_insider/{SOURCE}" in names

@@ -1,4 +1,4 @@
-"""A process that is taken away for a while always comes back."""
+"""A process that the audit pauses always resumes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ with paused(int(sys.argv[1])):
 
 @pytest.fixture
 def process() -> Iterator[psutil.Process]:
-    """Something that only waits."""
+    """A process that only sleeps."""
     with subprocess.Popen(["sleep", "300"]) as started:
         try:
             yield psutil.Process(started.pid)
@@ -32,7 +32,7 @@ def process() -> Iterator[psutil.Process]:
 
 
 def comes_to(process: psutil.Process, *, stopped: bool) -> bool:
-    """Whether ``process`` stops, or goes on, before the deadline."""
+    """Whether ``process`` is stopped (or, with ``stopped=False``, runs again) before the deadline."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while (process.status() == psutil.STATUS_STOPPED) is not stopped:
         if time.monotonic() > deadline:
@@ -41,24 +41,24 @@ def comes_to(process: psutil.Process, *, stopped: bool) -> bool:
     return True
 
 
-def test_it_stands_still_meanwhile_and_goes_on_afterwards(process: psutil.Process) -> None:
+def test_a_paused_process_stands_still_and_continues_afterwards(process: psutil.Process) -> None:
     with paused(process.pid):
         assert comes_to(process, stopped=True)
     assert comes_to(process, stopped=False)
 
 
-def test_it_goes_on_after_an_error(process: psutil.Process) -> None:
+def test_a_paused_process_continues_after_an_error(process: psutil.Process) -> None:
     with pytest.raises(ValueError, match="an error"), paused(process.pid):
         raise ValueError("an error")
     assert comes_to(process, stopped=False)
 
 
-def test_it_goes_on_when_the_audit_is_killed(process: psutil.Process) -> None:
+def test_a_paused_process_continues_when_the_audit_is_killed(process: psutil.Process) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED_IN_BETWEEN, str(process.pid)], timeout=60, check=False)
     assert done.returncode == -9
     assert comes_to(process, stopped=False)
 
 
-def test_a_process_that_is_not_there_is_an_error() -> None:
+def test_pausing_a_process_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(ProcessLookupError), paused(1 << 22):
         pass

@@ -1,4 +1,4 @@
-"""The ways out of a job against outlets that are really reached: so that a refusal means something."""
+"""A job's ways out succeed against reachable outlets: only then does a refusal prove anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from sluice.audit.model import Outcome as Verdict
 
 NONCE = "0123456789abcdef"
 load()
-WAYS = [each for each in ATTEMPTS if each.startswith("EGR-") and Place.DRIVER in ATTEMPTS[each].places]
 TO_OUTLETS = [f"EGR-{number:02}" for number in range(1, 21)]
 """Those whose way leads to an outlet; the one behind a proxy comes after them."""
 KERNEL_MAY_LACK = {"EGR-11", "EGR-12", "EGR-13", "EGR-14", "EGR-15"}
@@ -32,26 +31,24 @@ def put_out() -> Iterator[Outlets]:
 
 
 @pytest.mark.parametrize("id_", [each for each in TO_OUTLETS if each not in KERNEL_MAY_LACK])
-def test_way_leads_out_where_nobody_stands_in_it(put_out: Outlets, id_: str) -> None:
+def test_an_egress_attempt_reaches_its_outlet_when_nothing_blocks_it(put_out: Outlets, id_: str) -> None:
     result = tried(ATTEMPTS[id_], World(nonce=NONCE, targets=put_out.targets))
     assert result.outcome is Outcome.REACHED, result
     assert put_out.heard == {(id_, Place.DRIVER)}
 
 
 @pytest.mark.parametrize("id_", sorted(KERNEL_MAY_LACK))
-def test_rarer_ways_are_made_rightly(put_out: Outlets, id_: str) -> None:
+def test_an_egress_attempt_that_the_kernel_may_not_support_is_still_tried(put_out: Outlets, id_: str) -> None:
     result = tried(ATTEMPTS[id_], World(nonce=NONCE, targets=put_out.targets))
     assert result.outcome is not Outcome.UNTRIED, result
 
 
-@pytest.mark.parametrize("id_", WAYS)
-def test_nothing_is_passed_where_nothing_is_known(id_: str) -> None:
-    """An attempt without a target is no pass; what needs none has an outcome of its own."""
-    if id_ in TO_OUTLETS:
-        assert tried(ATTEMPTS[id_], World(nonce=NONCE)).outcome is Outcome.UNTRIED
+@pytest.mark.parametrize("id_", TO_OUTLETS)
+def test_an_egress_attempt_without_a_target_counts_as_untried(id_: str) -> None:
+    assert tried(ATTEMPTS[id_], World(nonce=NONCE)).outcome is Outcome.UNTRIED
 
 
-def test_what_nobody_answered_is_judged_by_what_was_heard(put_out: Outlets) -> None:
+def test_an_unanswered_egress_attempt_is_judged_by_what_the_outlets_received(put_out: Outlets) -> None:
     (udp,) = [each for each in put_out.targets if each.name == "udp4"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.settimeout(20)
@@ -64,7 +61,7 @@ def test_what_nobody_answered_is_judged_by_what_was_heard(put_out: Outlets) -> N
     assert judge(elsewhere, Seen()).outcome is Verdict.NOT_EXAMINED
 
 
-def test_outlets_keep_nothing_that_strangers_say(put_out: Outlets) -> None:
+def test_outlets_record_nothing_sent_by_strangers(put_out: Outlets) -> None:
     for text in (
         b"",
         b"GET / HTTP/1.1\r\n\r\n",

@@ -1,10 +1,10 @@
-"""Makes or restores a backup over and over, killed a step later each time, and says what is left; for its test.
+"""Kills backups and restorations at one step after the other, and reports what is left.
 
     python backup_crash.py DIRECTORY create|restore|replace EVERY
 
-Of the steps (:data:`tests.crash_injection.STEPS`) every EVERY-th one gets SIGKILL right before it, and so do the last
-ones, in which a home takes its place. Prints one JSON object per crash. DIRECTORY has a home, its ``backup`` and the
-key that opens it.
+Every EVERY-th of the steps (:data:`tests.crash_injection.STEPS`) gets SIGKILL right before it, and so do
+the last ones, in which a home is moved into its place. Prints one JSON object per crash. DIRECTORY contains
+a home, its ``backup`` and the key that opens it. Used by test_backup_crash.py.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ LAST = 8
 
 
 def quiet(_done: int, _total: int, _path: str) -> None:
-    """No progress."""
+    """Report no progress."""
 
 
 def steps_of(operation: Callable[[], object]) -> int:
-    """How many steps it has."""
+    """Run the operation; returns how many steps it has."""
     counting, seen = True, itertools.count()
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
@@ -48,21 +48,21 @@ def steps_of(operation: Callable[[], object]) -> int:
 
 
 class Crashes:
-    """The three operations in one directory."""
+    """The operations ``create``, ``restore`` and ``replace`` in one directory."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.home, self.target = root, Home.at(root / "home"), Home.at(root / "target")
         self.keys = Keys(identities=read_identities(root / "key.txt"))
 
     def create(self) -> None:
-        """To a file of its own."""
+        """Create a backup in the file ``made``."""
         recipients = [each.to_public() for each in self.keys.identities]
         create(
             self.home, self.root / "made", "1", (), recipients=recipients, passphrase="", clock=utc_now, progress=quiet
         )
 
     def restore(self) -> None:
-        """Into a home that is not there, or in place of one."""
+        """Restore the backup to the target, which is absent or holds another home."""
         wish = Wish(accept_lost=True, replace=True)
         restore(
             self.root / "backup",
@@ -75,7 +75,7 @@ class Crashes:
         )
 
     def prepare(self, verb: str) -> None:
-        """As before each crash."""
+        """Reset the directory to its state before each crash."""
         (self.root / "made").unlink(missing_ok=True)
         shutil.rmtree(self.target.root, ignore_errors=True)
         for aside in self.root.glob("target.replaced-*"):
@@ -85,7 +85,7 @@ class Crashes:
             (self.target.root / "mine").touch()
 
     def state(self) -> str:
-        """What somebody finds who looks now; fails when it is neither old nor new."""
+        """Return the state that an observer finds now; fails if it is neither the old nor the new state."""
         if (self.root / "made").exists():
             extract(self.root / "made", self.keys, self.root, wanted=lambda _: False, progress=quiet)
             return "made"
@@ -99,7 +99,7 @@ class Crashes:
 
 
 def main(root: Path, verb: str, every: int) -> None:
-    """Crash at each step, and once more do it to the end."""
+    """Crash at each chosen step, and then run the operation to its end if it had not taken effect."""
     crashes = Crashes(root)
     operation = crashes.create if verb == "create" else crashes.restore
     crashes.prepare(verb)

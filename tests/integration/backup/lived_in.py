@@ -1,4 +1,7 @@
-"""A home that looks as if a cluster had run in it for a while, made by the product's own parts, and its backups."""
+"""A home that looks as if a cluster had run in it for a while, and backups of it.
+
+The product's own code creates its contents.
+"""
 
 from __future__ import annotations
 
@@ -56,43 +59,46 @@ _WEEK = dt.timedelta(days=7)
 
 
 def leaf_of(signed: SignedChain) -> x509.Certificate:
-    """The certificate that was issued."""
+    """Return the leaf certificate of an issued chain."""
     return x509.load_pem_x509_certificates(signed.chain_pem.encode())[0]
 
 
 @contextlib.contextmanager
 def authority_of(home: Home) -> Iterator[OnlineAuthority]:
-    """The online authority with what is on the disk, which holds the lock of its name as its process does."""
+    """Open the online authority of ``home`` from its files within the block.
+
+    It holds the lock of its name, as the authority's process does.
+    """
     with only_one_named(home, "ca-1"), contextlib.closing(OnlineAuthority(home.pki, CONFIG)) as authority:
         yield authority
 
 
 def enrol(home: Home, spiffe_id: SpiffeId) -> x509.Certificate:
-    """A certificate for the bearer of a new join token."""
+    """Enrol with a new join token; returns the certificate."""
     with authority_of(home) as authority:
         return enrol_at(authority, home, spiffe_id)
 
 
 def enrol_at(authority: OnlineAuthority, home: Home, spiffe_id: SpiffeId) -> x509.Certificate:
-    """As :func:`enrol`, at an authority that runs."""
+    """Like :func:`enrol`, with an authority that is already open."""
     record, text = mint(spiffe_id, AuthorityStore(home.pki).certificate(INTERNAL), now=utc_now())
     JoinTokens(home.pki).add(record, now=utc_now())
     return leaf_of(authority.enrol(text, new_csr(spiffe_id)[1]))
 
 
 def revoke(home: Home, certificate: x509.Certificate, identity: SpiffeId) -> None:
-    """By its serial number, for good."""
+    """Revoke a certificate permanently, by its serial number."""
     target = RevocationTarget.of(certificate, str(identity))
     RevocationStore(home.pki, CONFIG, clock=utc_now).revoke(INTERNAL, [target], Reason.KEY_COMPROMISE)
 
 
 class LivedIn:
-    """See the module's documentation.
+    """A home with the traces of a running cluster; see the module's documentation.
 
     Attributes:
         worker: the newest certificate of :data:`WORKER`.
-        revoked: a certificate of :data:`OTHER` that is revoked.
-        token: an API token of ada's that counts, ``gone`` one that was revoked.
+        revoked: a revoked certificate of :data:`OTHER`.
+        token: a valid API token of ada's; ``gone`` is a revoked one.
     """
 
     def __init__(self, root: Path) -> None:
@@ -116,14 +122,14 @@ class LivedIn:
         self.recipient = json.loads(made.stdout)["recipient"]
 
     def copied(self, root: Path) -> LivedIn:
-        """The same in another directory."""
+        """Copy the home to another directory."""
         shutil.copytree(self.root, root, dirs_exist_ok=True)
         other = copy.copy(self)
         other.root, other.home, other.key = root, Home.at(root / "home"), root / "key.txt"
         return other
 
     def refresh(self) -> None:
-        """Sign the lists that are due, as `sluice up` does."""
+        """Sign the CRLs that are due, as `sluice up` does."""
         RevocationStore(self.home.pki, CONFIG, clock=utc_now).refresh_all()
 
     async def _fill_store(self) -> None:
@@ -140,13 +146,13 @@ class LivedIn:
             await secrets.grant("db-password", Grant(kind=GranteeKind.USER, name="ada"))
 
     def back_up(self, name: str = "backup") -> Path:
-        """A backup that was made by the command."""
+        """Create a backup with ``sluice backup create``; returns its path."""
         made = sluice("backup", "create", self.root / name, "--home", self.home.root, "--recipient", self.recipient)
         assert made.returncode == 0, made.stderr
         return self.root / name
 
     def restore(self, backup: Path, *options: str | Path, to: Path | None = None) -> Home:
-        """The home that the command restored."""
+        """Restore a backup with ``sluice backup restore``; returns the restored home."""
         target = to or self.root / "restored"
         done = sluice("backup", "restore", backup, "--home", target, "--identity", self.key, *options)
         assert done.returncode == 0, done.stderr
@@ -154,14 +160,14 @@ class LivedIn:
 
 
 def submission() -> JobSubmission:
-    """Of both jobs."""
+    """Return the submission that both jobs have in common."""
     ref = BlobRef(sha256=hashlib.sha256(PIPELINE).hexdigest(), name="p.py", size=len(PIPELINE))
     return JobSubmission(name="p.py", owner="ada", pipeline=ref)
 
 
 @contextlib.asynccontextmanager
 async def stores(home: Home) -> AsyncIterator[tuple[JobStore, SecretStore]]:
-    """What a leader of ``home`` has: its jobs and secrets."""
+    """Open the job store and the secret store of ``home`` within the block, as its leader does."""
     term = await EmbeddedElection(home.root / "ha", "jobmanager-1").elect(lambda: None)
     assert isinstance(term, EmbeddedLeadership)
     try:
@@ -177,7 +183,7 @@ async def stores(home: Home) -> AsyncIterator[tuple[JobStore, SecretStore]]:
 
 
 def recovered(home: Home) -> Recovered:
-    """What the next leader of ``home`` finds."""
+    """Return what the next leader of ``home`` recovers."""
 
     async def recover() -> Recovered:
         async with stores(home) as (jobs, _):
@@ -187,7 +193,7 @@ def recovered(home: Home) -> Recovered:
 
 
 def read_secret_of(home: Home) -> bytes:
-    """The value that a job of ada's would get."""
+    """Return the secret value that a job of ada's would get."""
 
     async def read() -> bytes:
         async with stores(home) as (_, secrets):

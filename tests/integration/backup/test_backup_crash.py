@@ -1,4 +1,7 @@
-"""Killed at any moment, a backup is not there or whole, and a home is the old one, absent, or the new one."""
+"""Backups and restorations that are killed at any moment.
+
+A backup is then absent or complete. A home is the old one, absent, or the new one.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ def test_killed_creation_leaves_no_backup_or_a_whole_one(lived_in: LivedIn) -> N
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("verb", "before"), [("restore", "absent"), ("replace", "old")])
-def test_killed_restoration_leaves_the_old_home_or_the_new_one(lived_in: LivedIn, verb: str, before: str) -> None:
+def test_a_killed_restoration_leaves_the_old_home_or_no_home_or_the_new_one(
+    lived_in: LivedIn, verb: str, before: str
+) -> None:
     lived_in.back_up()
     found = crash_reports(SCRIPT, lived_in.root, verb, EVERY[verb], seconds=280)
     assert len(found) > 5
@@ -43,8 +48,8 @@ def test_killed_restoration_leaves_the_old_home_or_the_new_one(lived_in: LivedIn
 
 
 @pytest.mark.parametrize("size", [100, 5_000, 20_000])
-def test_full_disk_leaves_no_file(lived_in: LivedIn, size: int) -> None:
-    """A limit on the size of files stands for the disk: write(2) fails in the middle of the backup."""
+def test_backup_creation_on_a_full_disk_leaves_no_file(lived_in: LivedIn, size: int) -> None:
+    """A file size limit stands in for a full disk: write(2) fails in the middle of the backup."""
     made = limited(
         size, "create", lived_in.root / "made", "--home", lived_in.home.root, "--recipient", lived_in.recipient
     )
@@ -54,7 +59,7 @@ def test_full_disk_leaves_no_file(lived_in: LivedIn, size: int) -> None:
     assert not list((lived_in.home.root / "ha").glob(".*"))
 
 
-def test_full_disk_leaves_no_home(lived_in: LivedIn) -> None:
+def test_a_restoration_on_a_full_disk_leaves_no_home(lived_in: LivedIn) -> None:
     backup = lived_in.back_up()
     target = lived_in.root / "target"
     done = limited(2_000, "restore", backup, "--home", target, "--identity", lived_in.key, "--accept-lost-revocations")
@@ -68,7 +73,7 @@ def test_full_disk_leaves_no_home(lived_in: LivedIn) -> None:
 
 
 def limited(size: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """``sluice backup`` in a process that can write no larger file."""
+    """Run ``sluice backup`` in a process that cannot write files larger than ``size`` bytes."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))

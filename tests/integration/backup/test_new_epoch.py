@@ -1,4 +1,7 @@
-"""Restoring to an earlier state takes back no revocation, and nothing of before renews, signs in or is replayed."""
+"""Restoring an earlier state undoes no revocation.
+
+Nothing from before the restoration can renew, sign in or be replayed.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def revocations(home: Home) -> RevocationStore:
 
 
 def survivor(lived_in: LivedIn) -> Path:
-    """An identity directory of another machine, with the lists of now for its side."""
+    """Return an identity directory of another machine, with the current CRLs of the internal authorities."""
     directory = lived_in.root / "survivor"
     if not directory.exists():
         LocalIssuer(lived_in.home, CONFIG).issue_to(
@@ -77,7 +80,7 @@ def gateway_file(lived_in: LivedIn) -> Path:
 
 
 def rotate(home: Home) -> None:
-    """Replace the internal authority, and leave behind whoever has not joined again."""
+    """Rotate the internal authority; leave out identities that have not joined again."""
     for verb in (("prepare",), ("activate",), ("finish", "--force", str(WORKER))):
         done = sluice("pki", "rotate", *verb, "internal", "--home", home.root)
         assert done.returncode == 0, done.stderr
@@ -92,7 +95,7 @@ def refused(lived_in: LivedIn, backup: Path, *options: str | Path) -> str:
     return done.stderr
 
 
-def test_certificates_of_before_renew_nothing_and_a_new_one_does(lived_in: LivedIn) -> None:
+def test_certificates_older_than_the_restoration_cannot_renew_and_a_new_one_can(lived_in: LivedIn) -> None:
     backup = lived_in.back_up()
     with authority_of(lived_in.home) as authority:  # a thief with the old key was refused here
         newer = leaf_of(authority.renew(lived_in.worker, new_csr(WORKER)[1]))
@@ -113,8 +116,8 @@ def test_certificates_of_before_renew_nothing_and_a_new_one_does(lived_in: Lived
     assert len({each.serial_number for each in (lived_in.worker, newer, unknown, joined, renewed)}) == 5
 
 
-def test_certificates_noted_before_the_backup_renew_nothing_either(lived_in: LivedIn) -> None:
-    """Notes are taken in by the next authority, which must not take them for newer than the restoration."""
+def test_certificates_noted_before_the_backup_cannot_renew_after_the_restoration(lived_in: LivedIn) -> None:
+    """The next authority takes in the notes and must not treat them as newer than the restoration."""
     directory = lived_in.root / "by-hand"
     LocalIssuer(lived_in.home, CONFIG).issue_to(directory, LATER)
     certificate = x509.load_pem_x509_certificates((directory / "chain.pem").read_bytes())[0]
@@ -123,7 +126,7 @@ def test_certificates_noted_before_the_backup_renew_nothing_either(lived_in: Liv
         authority.renew(certificate, new_csr(LATER)[1])
 
 
-def test_join_token_that_was_used_later_is_not_taken_again(lived_in: LivedIn) -> None:
+def test_a_join_token_used_after_the_backup_is_refused_after_the_restoration(lived_in: LivedIn) -> None:
     record, text = mint(LATER, AuthorityStore(lived_in.home.pki).certificate(INTERNAL), now=utc_now())
     JoinTokens(lived_in.home.pki).add(record, now=utc_now())
     backup = lived_in.back_up()
@@ -133,7 +136,9 @@ def test_join_token_that_was_used_later_is_not_taken_again(lived_in: LivedIn) ->
         authority.enrol(text, new_csr(LATER)[1])
 
 
-def test_without_evidence_it_is_refused_and_says_what_would_count_again(lived_in: LivedIn) -> None:
+def test_a_restoration_without_revocation_evidence_is_refused_and_names_what_would_be_valid_again(
+    lived_in: LivedIn,
+) -> None:
     backup = lived_in.back_up()
     told = refused(lived_in, backup)
     for each in ("internal authority", "edge authority", "API tokens", "--revocations", ACCEPT):
@@ -150,7 +155,7 @@ def test_without_evidence_it_is_refused_and_says_what_would_count_again(lived_in
     assert "there is no" in refused(lived_in, backup, "--revocations", lived_in.root / "absent")
 
 
-def test_revocations_after_the_backup_come_back_from_what_survived(lived_in: LivedIn) -> None:
+def test_revocations_made_after_the_backup_are_recovered_from_surviving_sources(lived_in: LivedIn) -> None:
     backup = lived_in.back_up()
     unknown = enrol(lived_in.home, LATER)
     revoke(lived_in.home, lived_in.worker, WORKER)
@@ -175,7 +180,7 @@ def test_revocations_after_the_backup_come_back_from_what_survived(lived_in: Liv
     assert Revocations.of(home).is_revoked(("token", lived_in.token[0].id))
 
 
-def test_number_goes_on_above_every_list_that_may_have_been_published(lived_in: LivedIn) -> None:
+def test_the_crl_number_continues_above_every_crl_that_may_have_been_published(lived_in: LivedIn) -> None:
     backup = lived_in.back_up()
     for _ in range(5):
         RevocationStore(lived_in.home.pki, CONFIG, clock=utc_now).refresh(INTERNAL, force=True)
@@ -191,7 +196,7 @@ def test_number_goes_on_above_every_list_that_may_have_been_published(lived_in: 
     assert second.number >= first.number
 
 
-def test_list_that_is_forged_or_of_others_revokes_nothing(
+def test_a_crl_that_is_forged_or_of_another_cluster_is_refused(
     lived_in: LivedIn, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     backup = lived_in.back_up()
@@ -209,8 +214,8 @@ def test_list_that_is_forged_or_of_others_revokes_nothing(
     assert "not signed by its issuer" in refused(lived_in, backup, "--revocations", forged)
 
 
-def test_record_without_a_signature_only_adds(lived_in: LivedIn) -> None:
-    """A machine that somebody has taken over may give us a forged one: it hides nothing, and no number is used up."""
+def test_an_unsigned_revocation_record_only_adds_revocations(lived_in: LivedIn) -> None:
+    """A compromised machine may supply a forged record: it must hide no revocation and use up no CRL numbers."""
     backup = lived_in.back_up()
     (own,) = lived_in.home.pki.glob("revocation/internal-*")
     copy = lived_in.root / "copy" / own.name
@@ -236,7 +241,9 @@ def test_record_without_a_signature_only_adds(lived_in: LivedIn) -> None:
         {"serial": "1", "revoked_at": "2026-01-01T00:00:00Z", "reason": "because"},
     ],
 )
-def test_record_that_no_list_can_be_signed_from_is_refused(lived_in: LivedIn, entry: dict[str, str]) -> None:
+def test_a_revocation_record_from_which_no_crl_can_be_signed_is_refused(
+    lived_in: LivedIn, entry: dict[str, str]
+) -> None:
     (own,) = lived_in.home.pki.glob("revocation/internal-*")
     copy = lived_in.root / "copy" / own.name
     copy.mkdir(parents=True)
@@ -246,7 +253,7 @@ def test_record_that_no_list_can_be_signed_from_is_refused(lived_in: LivedIn, en
     )
 
 
-def test_machine_of_the_root_alone_asks_for_no_evidence_of_a_gateway(lived_in: LivedIn) -> None:
+def test_restoring_a_home_with_only_the_root_authority_needs_no_revocation_evidence(lived_in: LivedIn) -> None:
     home = Home.at(lived_in.root / "root-only")
     shutil.copytree(lived_in.home.pki / "authorities" / "root", home.pki / "authorities" / "root")
     made = lived_in.root / "root-backup"
@@ -255,7 +262,7 @@ def test_machine_of_the_root_alone_asks_for_no_evidence_of_a_gateway(lived_in: L
     assert (lived_in.restore(made).pki / "authorities" / "root" / "key.pem").exists()
 
 
-def test_expired_list_of_a_lost_home_still_revokes(lived_in: LivedIn) -> None:
+def test_an_expired_crl_of_a_lost_home_still_revokes(lived_in: LivedIn) -> None:
     backup = lived_in.back_up()
     long_ago = utc_now() - dt.timedelta(days=40)
     old = RevocationStore(lived_in.home.pki, CONFIG, clock=lambda: long_ago)
@@ -266,7 +273,7 @@ def test_expired_list_of_a_lost_home_still_revokes(lived_in: LivedIn) -> None:
     assert revocations(home).is_revoked(INTERNAL, lived_in.worker.serial_number)
 
 
-def test_older_list_than_the_backup_is_no_evidence(lived_in: LivedIn) -> None:
+def test_a_crl_older_than_the_backup_does_not_count_as_evidence(lived_in: LivedIn) -> None:
     early = survivor(lived_in)
     revoke(lived_in.home, lived_in.worker, WORKER)
     backup = lived_in.back_up()
@@ -275,7 +282,7 @@ def test_older_list_than_the_backup_is_no_evidence(lived_in: LivedIn) -> None:
     assert revocations(home).is_revoked(INTERNAL, lived_in.worker.serial_number)
 
 
-def test_gateway_file_takes_nothing_back(lived_in: LivedIn) -> None:
+def test_a_surviving_gateway_revocation_file_takes_back_no_revocation_of_the_backup(lived_in: LivedIn) -> None:
     backup = lived_in.back_up()
     file = lived_in.root / "revocations.jsonl"
     write_secret(file, b"")
@@ -284,7 +291,7 @@ def test_gateway_file_takes_nothing_back(lived_in: LivedIn) -> None:
     assert Revocations.of(home).is_revoked(("token", lived_in.gone[0].id))
 
 
-def test_home_that_is_replaced_is_the_newest_source(lived_in: LivedIn) -> None:
+def test_the_replaced_home_is_used_as_the_newest_source_of_revocations(lived_in: LivedIn) -> None:
     backup = lived_in.back_up()
     revoke(lived_in.home, lived_in.worker, WORKER)
     TokenStore(lived_in.home).revoke(lived_in.token[0].id)
@@ -295,7 +302,7 @@ def test_home_that_is_replaced_is_the_newest_source(lived_in: LivedIn) -> None:
     assert Revocations.of(lived_in.home).is_revoked(("token", lived_in.token[0].id))
 
 
-def test_backup_from_before_a_rotation_is_found_out(lived_in: LivedIn) -> None:
+def test_a_backup_from_before_an_authority_rotation_is_detected(lived_in: LivedIn) -> None:
     backup = lived_in.back_up()
     rotate(lived_in.home)
     lived_in.refresh()
@@ -304,8 +311,8 @@ def test_backup_from_before_a_rotation_is_found_out(lived_in: LivedIn) -> None:
     assert lived_in.restore(backup, ACCEPT).pki.is_dir()
 
 
-def test_authorities_can_be_rotated_before_anybody_connects(lived_in: LivedIn) -> None:
-    """What the how-to says to do when revocations are lost."""
+def test_authorities_can_be_rotated_right_after_a_restoration(lived_in: LivedIn) -> None:
+    """This is what the how-to recommends when revocations are lost."""
     home = lived_in.restore(lived_in.back_up(), ACCEPT)
     before = AuthorityStore(home.pki).certificate(INTERNAL)
     rotate(home)

@@ -1,4 +1,7 @@
-"""What was in a home is in the one that was restored from its backup; and nothing is restored of a bad backup."""
+"""A restored home has the contents of the home that was backed up.
+
+A bad backup restores nothing.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def files_of(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_everything_is_as_it_was(lived_in: LivedIn) -> None:
+def test_a_restored_home_has_everything_that_was_backed_up(lived_in: LivedIn) -> None:
     backup = lived_in.back_up()
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
     home = lived_in.restore(backup, ACCEPT)
@@ -82,7 +85,7 @@ def test_audit_log_continues_with_a_record_of_the_restoration(lived_in: LivedIn)
     assert "signed" in seen.stderr or "rewritten" in seen.stderr
 
 
-def test_nothing_of_processes_sessions_and_join_tokens_is_in_a_backup(lived_in: LivedIn) -> None:
+def test_a_backup_contains_no_process_identities_sessions_or_join_tokens(lived_in: LivedIn) -> None:
     for name in ("pki/identities/taskmanager/tm-1/key.pem", "pki/ca/tokens/1.json", "gateway/sessions.json"):
         path = lived_in.home.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,12 +119,12 @@ def test_audit_log_of_another_envoy_is_kept(lived_in: LivedIn) -> None:
     verify_log(restored)
 
 
-def test_somebody_has_thought_about_every_file_of_a_home(lived_in: LivedIn) -> None:
+def test_the_backup_knows_every_file_of_a_home(lived_in: LivedIn) -> None:
     lived_in.back_up()
     assert not [path for path in files_of(lived_in.home.root) if not is_known(path)]
 
 
-def test_other_programs_open_it(lived_in: LivedIn, tmp_path: Path) -> None:
+def test_other_age_and_tar_programs_can_open_a_backup(lived_in: LivedIn, tmp_path: Path) -> None:
     backup = lived_in.back_up()
     identity = pyrage.x25519.Identity.from_str(lived_in.key.read_text().splitlines()[1])
     plain = tmp_path / "plain.tar"
@@ -133,7 +136,7 @@ def test_other_programs_open_it(lived_in: LivedIn, tmp_path: Path) -> None:
     assert [each["path"] for each in listed["members"]] == names[:-1]
 
 
-def test_passphrase_opens_it_and_another_does_not(lived_in: LivedIn) -> None:
+def test_the_passphrase_opens_a_backup_and_another_passphrase_does_not(lived_in: LivedIn) -> None:
     right, wrong, open_to_all = (lived_in.root / name for name in ("right", "wrong", "open"))
     for path, text in (
         (right, "correct horse battery\n"),
@@ -159,7 +162,7 @@ def test_passphrase_opens_it_and_another_does_not(lived_in: LivedIn) -> None:
     assert pyrage.decrypt(rest, [pyrage.x25519.Identity.from_str(identity)])
 
 
-def test_short_passphrase_and_no_key_at_all_are_refused(lived_in: LivedIn) -> None:
+def test_a_short_passphrase_a_malformed_recipient_and_no_key_at_all_are_refused(lived_in: LivedIn) -> None:
     short = lived_in.root / "short"
     short.write_text("secret\n")
     short.chmod(0o600)
@@ -171,7 +174,7 @@ def test_short_passphrase_and_no_key_at_all_are_refused(lived_in: LivedIn) -> No
     assert not target.exists()
 
 
-def test_other_identity_does_not_open_it(lived_in: LivedIn) -> None:
+def test_another_identity_does_not_open_a_backup(lived_in: LivedIn) -> None:
     other = lived_in.root / "other.txt"
     sluice("backup", "key", "--output", other)
     assert stat.S_IMODE(other.stat().st_mode) == 0o600
@@ -180,7 +183,7 @@ def test_other_identity_does_not_open_it(lived_in: LivedIn) -> None:
     assert "does not open" in refused.stderr
 
 
-def test_sha256_tells_a_forged_backup_from_ours(lived_in: LivedIn) -> None:
+def test_a_backup_with_another_sha256_than_expected_is_refused(lived_in: LivedIn) -> None:
     backup, home = lived_in.back_up(), lived_in.root / "restored"
     with_key = (backup, "--identity", lived_in.key, "--sha256")
     assert sluice("backup", "verify", *with_key, hashlib.sha256(backup.read_bytes()).hexdigest()).returncode == 0
@@ -191,7 +194,7 @@ def test_sha256_tells_a_forged_backup_from_ours(lived_in: LivedIn) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cut", "cut between chunks", "changed", "longer", "empty", "text"])
-def test_nothing_is_restored_of_a_file_that_was_changed(lived_in: LivedIn, kind: str) -> None:
+def test_nothing_is_restored_from_a_modified_backup(lived_in: LivedIn, kind: str) -> None:
     backup = lived_in.back_up()
     data = bytearray(backup.read_bytes())
     match kind:
@@ -230,7 +233,7 @@ def test_backup_of_a_damaged_ledger_is_not_restored(lived_in: LivedIn) -> None:
     assert not home.exists()
 
 
-def test_never_into_a_home_that_is_there_and_never_over_a_file(lived_in: LivedIn) -> None:
+def test_restore_never_overwrites_a_home_and_create_never_overwrites_a_file(lived_in: LivedIn) -> None:
     backup = lived_in.back_up()
     before = files_of(lived_in.home.root)
     refused = sluice("backup", "restore", backup, "--identity", lived_in.key, ACCEPT, "--home", lived_in.home.root)
@@ -247,7 +250,7 @@ def test_never_into_a_home_that_is_there_and_never_over_a_file(lived_in: LivedIn
     assert not inside.exists()
 
 
-def test_into_an_empty_directory_and_in_place_of_a_home_that_is_kept(lived_in: LivedIn) -> None:
+def test_a_backup_is_restored_into_an_empty_directory_or_replaces_a_home_that_is_kept_aside(lived_in: LivedIn) -> None:
     backup = lived_in.back_up()
     empty = lived_in.root / "empty"
     empty.mkdir()
@@ -271,7 +274,7 @@ def test_no_home_of_a_running_authority_is_replaced(lived_in: LivedIn) -> None:
     assert sluice(*arguments).returncode == 0
 
 
-def test_what_a_killed_restoration_left_goes_and_what_may_be_a_home_stays(lived_in: LivedIn) -> None:
+def test_leftovers_of_a_killed_restoration_are_removed_but_not_a_possible_home(lived_in: LivedIn) -> None:
     backup = lived_in.back_up()
     left, home = (
         lived_in.root / ".restored.restore.aaaaaaaaaaaa.tmp",
@@ -286,7 +289,7 @@ def test_what_a_killed_restoration_left_goes_and_what_may_be_a_home_stays(lived_
     assert home.exists()
 
 
-def test_links_in_a_home_are_left_alone(lived_in: LivedIn) -> None:
+def test_symlinks_and_pipes_in_a_home_are_not_backed_up(lived_in: LivedIn) -> None:
     secret = lived_in.root / "elsewhere"
     secret.write_bytes(b"# not the cluster's")
     (lived_in.home.root / "sluice.toml").symlink_to(secret)
@@ -298,7 +301,7 @@ def test_links_in_a_home_are_left_alone(lived_in: LivedIn) -> None:
     assert not {path for path in paths if "sluice.toml" in path or "3" * 32 in path or "pipe" in path}
 
 
-def test_home_with_zookeeper_says_what_is_not_in_it(lived_in: LivedIn) -> None:
+def test_the_backup_of_a_home_with_zookeeper_lists_what_it_does_not_include(lived_in: LivedIn) -> None:
     (lived_in.home.root / "sluice.toml").write_text(
         '[ha]\nmode = "zookeeper"\nstorage = "/mnt/ha"\nzookeeper_hosts = ["zk:2281"]\njobmanagers = ["jobmanager-1"]\n'
         '[secrets]\nkeys = "/etc/sluice/keys"\n'
@@ -309,7 +312,7 @@ def test_home_with_zookeeper_says_what_is_not_in_it(lived_in: LivedIn) -> None:
     assert "the keys of secrets, in /etc/sluice/keys" in text
 
 
-def test_no_home_is_no_backup(tmp_path: Path) -> None:
+def test_a_backup_of_a_missing_home_is_refused(tmp_path: Path) -> None:
     key = tmp_path / "key"
     recipient = json.loads(sluice("backup", "key", "--output", key, "--json").stdout)["recipient"]
     refused = sluice("backup", "create", tmp_path / "b", "--home", tmp_path / "none", "--recipient", recipient)

@@ -1,4 +1,7 @@
-"""Backups of a home that is written to all the time: each one is a home as it was at some moment."""
+"""Backups of a home that is constantly written to.
+
+Each backup contains the home as it was at one moment.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ MANY = 10
 
 
 class Writers:
-    """Threads that write to a home until they are told to stop; a failure of one is the test's."""
+    """Threads that write to a home until they are stopped; the failure of one thread fails the test."""
 
     def __init__(self, home: Home, blob: Path) -> None:
         self._home, self._blob = home, blob
@@ -64,7 +67,7 @@ class Writers:
         assert not self._failures
 
     def wait(self) -> None:
-        """Until each has done more."""
+        """Wait until each thread has written several more times."""
         with self._acted:
             wanted = {name: count + MANY for name, count in self._counts.items()}
             done = self._acted.wait_for(
@@ -140,7 +143,7 @@ class Writers:
 
 
 @pytest.mark.timeout(600)
-def test_each_backup_is_a_home_as_it_was(lived_in: LivedIn) -> None:
+def test_each_backup_of_a_home_under_concurrent_writes_is_consistent(lived_in: LivedIn) -> None:
     writers = Writers(lived_in.home, lived_in.root / "pipeline.py")
     backups = []
     with writers.running():

@@ -1,4 +1,4 @@
-"""A real cluster for the tests of this folder: started by the command, as a user would."""
+"""A real cluster for the tests of this folder, started with the command that users run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def eventually(probe: Callable[[], T], what: str, seconds: float = 150.0) -> T:
-    """Poll ``probe`` until it returns something true."""
+    """Poll ``probe`` until it returns a true value; returns that value."""
     deadline = time.monotonic() + seconds
     pause = _Pause()
     while time.monotonic() < deadline:
@@ -50,13 +50,13 @@ class _Pause:
 
 @dataclass(frozen=True)
 class LocalCluster:
-    """A cluster home and the command to talk to it."""
+    """The home of a running cluster, and methods that run commands against it."""
 
     home: Path
 
     @property
     def shared(self) -> Path:
-        """A folder beside the home that every job may write."""
+        """A folder beside the home that every job may write to."""
         return shared_folder(self.home.parent)
 
     def sluice(self, *arguments: str, timeout: float = 200, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -72,7 +72,7 @@ class LocalCluster:
         )
 
     def json(self, *arguments: str) -> Any:
-        """The decoded answer of a verb with ``--json``."""
+        """Run a command with ``--json``; returns its decoded output."""
         done = self.sluice(*arguments, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -84,7 +84,7 @@ class LocalCluster:
         return done.stdout.strip()
 
     def get(self, path: str) -> Any:
-        """The decoded answer to GET ``path`` through the gateway, without a process of its own."""
+        """Send GET ``path`` through the gateway without starting a process; returns the decoded answer."""
 
         async def fetch() -> Any:
             async with gateway_client(resolve_access(Home.at(self.home))) as client:
@@ -93,7 +93,7 @@ class LocalCluster:
         return asyncio.run(fetch())
 
     def job(self, job_id: str) -> Any:
-        """The job's details."""
+        """Return the job's details."""
         return self.get(f"/v1/jobs/{job_id}")
 
     def wait_for_state(self, job_id: str, *states: str, seconds: float = 150) -> Any:
@@ -103,14 +103,17 @@ class LocalCluster:
         )
 
     def processes(self) -> list[psutil.Process]:
-        """Everything that belongs to this cluster: the launcher and all below it."""
+        """Return all processes of this cluster: the launcher and its descendants."""
         record = json.loads((self.home / "run" / "cluster.json").read_text())
         launcher = psutil.Process(record["launcher"]["pid"])
         return [launcher, *launcher.children(recursive=True)]
 
 
 def start_cluster(home: Path, *options: str) -> LocalCluster:
-    """Start a cluster in the background with an operator's token; its jobs may write :attr:`LocalCluster.shared`."""
+    """Start a cluster in the background, and create an admin's token if there is none.
+
+    Its jobs may write to :attr:`LocalCluster.shared`.
+    """
     cluster = LocalCluster(home)
     settings = home / "sluice.toml"
     home.mkdir(parents=True, exist_ok=True)
@@ -126,7 +129,10 @@ def start_cluster(home: Path, *options: str) -> LocalCluster:
 
 
 def without_shuffle(home: Path) -> Path:
-    """``home`` for a cluster without the shuffle service, which is for tests of whole systems: it starts sooner."""
+    """Configure ``home`` for a cluster without the shuffle service; returns ``home``.
+
+    Such a cluster starts sooner. The tests of whole systems cover the shuffle service.
+    """
     home.mkdir(parents=True, exist_ok=True)
     (home / "sluice.toml").write_text("[shuffle]\nenabled = false\n")
     return home
@@ -142,7 +148,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def running_job(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The id of a job that runs for as long as the tests of a module."""
+    """The id of a job that runs during all tests of a module."""
     pipeline = tmp_path_factory.mktemp("running") / "slow.py"
     pipeline.write_text(pipelines.SLOW, encoding="utf-8")
     job_id = cluster.submit(pipeline, "300")

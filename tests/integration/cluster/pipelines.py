@@ -1,4 +1,4 @@
-"""Small pipelines that the tests submit, as source text."""
+"""The source text of small pipelines that the tests submit."""
 
 from __future__ import annotations
 

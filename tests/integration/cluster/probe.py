@@ -1,4 +1,4 @@
-"""A pipeline that says what it can see: in the driver's Python, in a UDF, and in the driver's JVM.
+"""A pipeline that reports what it can see: in the driver's Python, in a UDF, and in the driver's JVM.
 
 Arguments: paths outside of the job that it must not reach. Prints one JSON document.
 """
@@ -15,7 +15,7 @@ TEMPORARY = "/tmp"  # noqa: S108  # the box's own
 
 
 def look(paths: list[str]) -> dict[str, Any]:
-    """What a Python process sees."""
+    """Return what this Python process can see."""
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     processes = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
     commands = [path.joinpath("cmdline").read_bytes().split(b"\0")[0].decode() for path in processes]
@@ -34,7 +34,7 @@ def look(paths: list[str]) -> dict[str, Any]:
 
 
 def writes(directory: str) -> bool:
-    """Whether a file can be made there."""
+    """Whether this process can create a file in ``directory``."""
     path = Path(directory, "sluice-probe")
     try:
         path.touch(exist_ok=False)
@@ -45,7 +45,7 @@ def writes(directory: str) -> bool:
 
 
 def look_as_jvm(jvm: Any, paths: list[str]) -> dict[str, Any]:
-    """What the driver's JVM sees."""
+    """Return what the driver's JVM can see."""
     file = jvm.java.io.File
     options = jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
     identity = next(each.split("=", 1)[1] for each in options if each.startswith("-javaagent:"))
@@ -69,7 +69,7 @@ def look_as_jvm(jvm: Any, paths: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Look from everywhere."""
+    """Look from the driver, from a UDF and from the driver's JVM, and print the results."""
     from pyspark.sql import SparkSession
 
     paths = sys.argv[1:]

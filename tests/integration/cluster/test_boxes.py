@@ -1,4 +1,4 @@
-"""What the code of a job sees from inside: its own box, and nothing of the cluster nor of its neighbours."""
+"""A job's code sees only its own box, and nothing of the cluster or of other jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JVM_ENVIRONMENT = {
 
 
 def forbidden(cluster: LocalCluster) -> list[Path]:
-    """What no job may reach, all of which exists."""
+    """Return existing paths that no job may reach."""
     home = cluster.home
     keys = [path for path in paths_below(home) if path.name == "key.pem" and "pki" in path.parts]
     assert keys
@@ -42,7 +42,7 @@ def forbidden(cluster: LocalCluster) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def seen(cluster: LocalCluster, running_job: str) -> dict[str, Any]:
-    """What a job saw while another one ran."""
+    """The probe's report from a job that ran while another job was running."""
     assert running_job
     done = cluster.sluice("submit", "--wait", str(PROBE), "--", *map(str, forbidden(cluster)))
     assert done.returncode == 0, done.stderr
@@ -51,7 +51,9 @@ def seen(cluster: LocalCluster, running_job: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("where", ["driver", "udf"])
-def test_python_sees_nothing_but_its_own(cluster: LocalCluster, seen: dict[str, Any], where: str) -> None:
+def test_job_python_reaches_only_its_own_files_and_processes(
+    cluster: LocalCluster, seen: dict[str, Any], where: str
+) -> None:
     parents = (REPOSITORY, sys.prefix, cluster.home, tempfile.gettempdir())  # of what is shown in the box
     python = seen[where]
     assert python["reached"] == []
@@ -68,17 +70,17 @@ def test_python_sees_nothing_but_its_own(cluster: LocalCluster, seen: dict[str, 
     assert {name.rstrip("0123456789.") for name in python["processes"]} <= known
 
 
-def test_drivers_python_has_no_process_but_its_own(seen: dict[str, Any]) -> None:
+def test_driver_python_sees_only_its_own_processes(seen: dict[str, Any]) -> None:
     assert "java" not in seen["driver"]["processes"]
     assert len(seen["driver"]["processes"]) <= 3
 
 
-def test_nothing_but_what_is_listed_is_in_the_environment(seen: dict[str, Any]) -> None:
+def test_the_environment_of_job_code_contains_only_the_listed_variables(seen: dict[str, Any]) -> None:
     assert set(seen["driver"]["environment"]) <= PYTHON_ENVIRONMENT
     assert set(seen["jvm"]["environment"]) <= JVM_ENVIRONMENT
 
 
-def test_the_drivers_jvm_has_its_identity_and_cannot_change_it(seen: dict[str, Any]) -> None:
+def test_the_driver_jvm_can_read_but_not_change_its_identity(seen: dict[str, Any]) -> None:
     jvm = seen["jvm"]
     assert jvm["reached"] == []
     assert jvm["has_key"]

@@ -1,4 +1,4 @@
-"""Real pipelines on a real cluster, through the real gateway."""
+"""Runs real pipelines on a real cluster, through the real gateway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str], Path]:
-    """Write a pipeline to a file."""
+    """A function that writes a pipeline to a file and returns the path."""
 
     def writer(source: str) -> Path:
         path = tmp_path / "pipeline.py"
@@ -29,7 +29,7 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def executor_processes(cluster: LocalCluster, job_id: str) -> list[psutil.Process]:
-    """The executor JVMs of a job."""
+    """Return the processes of a job's executor JVMs."""
     found = []
     for process in cluster.processes():
         try:
@@ -76,7 +76,7 @@ def test_a_failing_pipeline_shows_its_traceback_and_exits_1(
     assert "Traceback (most recent call last)" in done.stderr
 
 
-def test_an_error_in_a_udf_reaches_the_caller_too(cluster: LocalCluster, write: Callable[[str], Path]) -> None:
+def test_an_error_in_a_udf_is_shown_to_the_caller(cluster: LocalCluster, write: Callable[[str], Path]) -> None:
     done = cluster.sluice("submit", "--wait", str(write(pipelines.FAILING_UDF)))
     assert done.returncode == 1
     assert "cannot parse record" in done.stderr
@@ -110,7 +110,7 @@ def test_cancel_ends_the_job_its_driver_and_its_executors(cluster: LocalCluster,
         pytest.param("spark.authenticate=false", id="authentication off"),
     ],
 )
-def test_settings_that_would_weaken_the_cluster_are_refused_by_name(
+def test_a_spark_setting_that_would_weaken_the_cluster_is_refused_by_name(
     cluster: LocalCluster, write: Callable[[str], Path], setting: str
 ) -> None:
     done = cluster.sluice("submit", "--conf", setting, str(write(pipelines.SUM)))

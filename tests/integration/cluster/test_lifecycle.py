@@ -1,4 +1,4 @@
-"""Start, stop, and what is left after a crash."""
+"""Starting and stopping a cluster, and what is left after a crash."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.integration.cluster.conftest import LocalCluster, eventually
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
-def test_a_second_up_in_the_same_home_says_that_one_is_running(cluster: LocalCluster) -> None:
+def test_a_second_sluice_up_in_the_same_home_fails_as_already_running(cluster: LocalCluster) -> None:
     done = cluster.sluice("up", "--port", "0")
     assert done.returncode != 0
     assert "already running" in done.stderr
     assert cluster.json("status")["ready"]
 
 
-def test_without_the_auth_service_everything_is_refused(cluster: LocalCluster) -> None:
+def test_requests_are_refused_while_the_auth_service_is_stopped(cluster: LocalCluster) -> None:
     record = json.loads((cluster.home / "run" / "cluster.json").read_text())
     pids = {child["name"]: child["pid"] for child in record["children"]}
     os.kill(pids["auth"], signal.SIGSTOP)
@@ -42,7 +42,9 @@ def test_without_the_auth_service_everything_is_refused(cluster: LocalCluster) -
         pytest.param("not a token at all", 3, id="nonsense"),
     ],
 )
-def test_no_valid_token_no_answer(cluster: LocalCluster, tmp_path: Path, token: str, code: int) -> None:
+def test_a_request_without_a_valid_token_is_refused(
+    cluster: LocalCluster, tmp_path: Path, token: str, code: int
+) -> None:
     arguments = ["--token-file", str(tmp_path / "token")]
     if token:
         (tmp_path / "token").write_text(token)
@@ -51,7 +53,7 @@ def test_no_valid_token_no_answer(cluster: LocalCluster, tmp_path: Path, token: 
     assert done.returncode == code, done.stderr
 
 
-def test_a_viewer_may_look_but_not_submit(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_viewer_may_list_jobs_but_not_submit(cluster: LocalCluster, tmp_path: Path) -> None:
     token = tmp_path / "viewer"
     made = cluster.sluice("token", "create", "eve", "--role", "viewer", "--output", str(token))
     assert made.returncode == 0, made.stderr

@@ -1,4 +1,7 @@
-"""While a job runs: which sockets are open, that none of ours speaks plaintext to the network, and the audit."""
+"""The open sockets of a cluster while a job runs.
+
+None of our listeners speaks plaintext to the network. The audit examines them as well.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
 def listeners(cluster: LocalCluster) -> dict[tuple[str, int], str]:
-    """(address, port) -> command line of every TCP listener of the cluster, from the kernel's table."""
+    """Return (address, port) -> command line of the cluster's TCP listeners, from the kernel's table."""
     found = {}
     for process in cluster.processes():
         with contextlib.suppress(psutil.Error):
@@ -33,7 +36,7 @@ def listeners(cluster: LocalCluster) -> dict[tuple[str, int], str]:
 
 
 def speaks_plaintext(address: tuple[str, int]) -> bool:
-    """Whether a listener answers an HTTP request, or anything at all but a TLS alert, to a plain client."""
+    """Whether a listener answers a plaintext HTTP request with anything other than a TLS alert."""
     with socket.create_connection(address, timeout=5) as plain:
         plain.settimeout(3)
         with contextlib.suppress(OSError):
@@ -44,7 +47,7 @@ def speaks_plaintext(address: tuple[str, int]) -> bool:
 
 
 @pytest.mark.usefixtures("running_job")
-def test_no_listener_leaves_the_machine_and_none_speaks_plaintext(cluster: LocalCluster) -> None:
+def test_every_listener_is_on_loopback_and_none_of_ours_speaks_plaintext(cluster: LocalCluster) -> None:
     found = listeners(cluster)
     assert len(found) >= 5, found  # gateway, rpc, blob, driver, executors
     assert all(ipaddress.ip_address(address).is_loopback for address, _ in found), found
@@ -53,7 +56,7 @@ def test_no_listener_leaves_the_machine_and_none_speaks_plaintext(cluster: Local
     assert all("PythonGatewayServer" in command for command in chatty), chatty
 
 
-def test_rest_listens_on_a_unix_socket_only_and_for_its_owner_only(cluster: LocalCluster) -> None:
+def test_rest_listens_only_on_a_unix_socket_accessible_only_to_its_owner(cluster: LocalCluster) -> None:
     sockets = list((cluster.home / "run" / "sock").glob("*.sock")) or [
         Path(str(connection.laddr))
         for process in cluster.processes()

@@ -47,7 +47,10 @@ def test_a_pipeline_runs_and_its_output_is_read(cluster: LocalCluster, client: s
 
 
 def check_receipt(cluster: LocalCluster, job: sluice.Job, tmp_path: Path) -> None:
-    """The receipt verifies with the authority's certificate alone, and names the decision that is on record."""
+    """Check that a job's receipt verifies with the authority's certificate alone.
+
+    The receipt must also name the decision that is in the audit log.
+    """
     file, trust = tmp_path / "receipt.json", tmp_path / "trust.pem"
     assert cluster.sluice("jobs", "receipt", job.id[:12], "--output", str(file)).returncode == 0
     assert cluster.sluice("pki", "export", "internal", "--output", str(trust)).returncode == 0
@@ -79,7 +82,7 @@ def check_receipt(cluster: LocalCluster, job: sluice.Job, tmp_path: Path) -> Non
     assert "verified" not in forged.stdout
 
 
-def test_a_cancelled_job_is_an_error_of_whoever_waits(client: sluice.Client, tmp_path: Path) -> None:
+def test_waiting_for_a_cancelled_job_raises_job_failed(client: sluice.Client, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(pipelines.SLOW, encoding="utf-8")
     job = client.submit(tmp_path / "slow.py", ["600"], executors=1)
     job.cancel()
@@ -87,7 +90,7 @@ def test_a_cancelled_job_is_an_error_of_whoever_waits(client: sluice.Client, tmp
         job.wait(timeout=200)
 
 
-def test_a_token_of_nobody_is_not_accepted(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_an_unknown_token_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("slc_" + "0" * 40)
     (tmp_path / "token").chmod(0o600)
     with sluice.Client(home=cluster.home, token_file=tmp_path / "token") as stranger:
@@ -97,7 +100,7 @@ def test_a_token_of_nobody_is_not_accepted(cluster: LocalCluster, tmp_path: Path
 
 
 def test_a_spark_session_computes_on_the_cluster(cluster: LocalCluster, client: sluice.Client, tmp_path: Path) -> None:
-    """In a process of its own, because a process has either a classic session or one of Spark Connect."""
+    """Run in its own process, since a process has either a classic session or a Connect one."""
     (tmp_path / "session.py").write_text(SESSION, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(tmp_path / "session.py"), str(cluster.home)],

@@ -1,4 +1,4 @@
-"""A real gateway with the relay, and in the place of Spark's servers ones that remember what reaches them."""
+"""A real gateway with the relay, and fakes of Spark Connect servers that record what reaches them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ DETAILS = b"\x08\x0d\x12\x05Spark"
 
 @dataclass
 class FakeSession:
-    """A server in the place of Spark's: remembers messages, answers each with itself."""
+    """Stands for a Spark Connect server: records all messages and answers with fixed responses."""
 
     identity: Path
     port: int = 0
@@ -108,13 +108,13 @@ class FakeSession:
             ended.set()
 
     def users(self) -> list[str]:
-        """The users of all messages, and nothing left to remember."""
+        """Return the users of all recorded messages, and clear the record."""
         seen, self.seen = self.seen, []
         return [proto.ConfigRequest.FromString(message).user_context.user_id for _, message in seen]
 
 
 class SessionRest(Upstream):
-    """REST that gives each principal the address of its session."""
+    """Stands for REST: gives each principal the address of its session."""
 
     def __init__(self, home: Home, sessions: Mapping[str, FakeSession]) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class SessionRest(Upstream):
 
 
 class ConnectGateway(Gateway):
-    """Envoy, auth service, relay, and a session of each principal."""
+    """Envoy, auth service, relay, and one fake session per principal."""
 
     def __init__(self, home: Home, authority: EdgeAuthority, pki: Path, loop: BackgroundLoop) -> None:
         super().__init__(home, authority, loop, GatewayConfig(port=0, authorization_timeout=10.0))
@@ -152,7 +152,7 @@ class ConnectGateway(Gateway):
         self.relay: concurrent.futures.Future[None] | None = None
 
     def session(self, directory: Path, job_id: str) -> FakeSession:
-        """A server with the identity of a job's driver, not started yet."""
+        """Create a fake server with the identity of a job's driver; it is not started yet."""
         self.issuer.issue_to(directory, SpiffeId.driver(TRUST_DOMAIN, job_id))
         return FakeSession(directory)
 
@@ -176,24 +176,24 @@ class ConnectGateway(Gateway):
             self._loop.start_value(session.stop())
 
     def run(self, coroutine: Any) -> Any:
-        """Run a coroutine beside the servers."""
+        """Run a coroutine in the event loop of the servers; returns its result."""
         return self._loop.start_value(coroutine)
 
     @contextlib.contextmanager
     def channel(self) -> Iterator[stubs.SparkConnectServiceStub]:
-        """A client of Spark Connect at the real Envoy."""
+        """Open a Spark Connect client to the real Envoy within the block."""
         credentials = grpc.ssl_channel_credentials(root_certificates=self.roots)
         with grpc.secure_channel(f"localhost:{self.port}", credentials) as channel:
             yield stubs.SparkConnectServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[stubs.SparkConnectServiceStub]:
-        """A client on the relay's own socket, past Envoy."""
+        """Open a Spark Connect client to the relay's own socket, bypassing Envoy, within the block."""
         with grpc.insecure_channel(f"unix:{connect_socket(self.home)}") as channel:
             yield stubs.SparkConnectServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
 
     def bearer(self, name: str, role: AccessRole = AccessRole.SUBMITTER) -> list[tuple[str, str]]:
-        """Call metadata with a new token."""
+        """Return call metadata with a new token."""
         return [("authorization", f"Bearer {self.token(role, name)}")]
 
     def revoke(self, name: str) -> None:
@@ -225,7 +225,7 @@ def background() -> Iterator[BackgroundLoop]:
 
 @pytest.fixture
 def connect(running: ConnectGateway) -> ConnectGateway:
-    """The one gateway of this module; nothing has reached a session yet in this test."""
+    """The gateway that all tests of this module share, with the records of its sessions cleared."""
     for session in running.sessions.values():
         session.users()
         session.metadata.clear()
@@ -233,5 +233,5 @@ def connect(running: ConnectGateway) -> ConnectGateway:
 
 
 def claiming(user: str, session: str = "00112233-4455-6677-8899-aabbccddeeff") -> proto.ConfigRequest:
-    """A request that says it is of ``user``."""
+    """Return a request that claims to be from ``user``."""
     return proto.ConfigRequest(session_id=session, user_context=proto.UserContext(user_id=user, user_name=user))

@@ -1,4 +1,7 @@
-"""Spark Connect through the real Envoy: as oneself, to one's own session, and for no longer than one may."""
+"""Spark Connect through the real Envoy.
+
+Users reach only their own session, as themselves, and only for as long as they are allowed to.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ PATH = f"/{SERVICE}/Config"
 
 
 def status_of(call: Callable[[], object]) -> grpc.StatusCode:
-    """The status that a call fails with."""
+    """Return the status with which a call fails; fails if the call succeeds."""
     with pytest.raises(grpc.RpcError) as caught:
         call()
     code: grpc.StatusCode = caught.value.code()
     return code
 
 
-def test_a_claimed_user_is_replaced_and_each_reaches_its_own_session(connect: ConnectGateway) -> None:
+def test_a_claimed_user_id_is_replaced_and_each_user_reaches_their_own_session(connect: ConnectGateway) -> None:
     with connect.channel() as stub:
         for name, claimed in (("ada", "bob"), ("bob", "ada"), ("ada", ""), ("bob", "bob")):
             assert stub.Config(claiming(claimed), metadata=connect.bearer(name)).session_id == "s"
@@ -36,7 +39,7 @@ def test_a_claimed_user_is_replaced_and_each_reaches_its_own_session(connect: Co
     assert connect.sessions["bob"].users() == ["bob", "bob"]
 
 
-def test_another_ones_session_id_leads_to_ones_own_server(connect: ConnectGateway) -> None:
+def test_the_session_id_of_another_user_leads_to_the_callers_own_server(connect: ConnectGateway) -> None:
     with connect.channel() as stub:
         stub.Config(claiming("bob", "b0b00000-0000-0000-0000-000000000000"), metadata=connect.bearer("bob"))
         stub.Config(claiming("bob", "b0b00000-0000-0000-0000-000000000000"), metadata=connect.bearer("ada"))
@@ -50,7 +53,7 @@ def test_another_ones_session_id_leads_to_ones_own_server(connect: ConnectGatewa
     assert connect.sessions["bob"].users() == ["bob"]
 
 
-def test_every_message_of_a_stream_is_bound(connect: ConnectGateway) -> None:
+def test_the_user_id_is_replaced_in_every_message_of_a_stream(connect: ConnectGateway) -> None:
     parts = [proto.AddArtifactsRequest(session_id="s", user_context=proto.UserContext(user_id="bob"))] * 3
     with connect.channel() as stub:
         stub.AddArtifacts(iter(parts), metadata=connect.bearer("ada"), timeout=30)
@@ -74,7 +77,7 @@ def test_errors_arrive_with_their_details(connect: ConnectGateway) -> None:
 
 
 @pytest.mark.parametrize("case", ["no token", "wrong token", "revoked token", "another scheme"])
-def test_without_a_good_token_nothing_is_reached(connect: ConnectGateway, case: str) -> None:
+def test_a_call_without_a_valid_token_reaches_no_session(connect: ConnectGateway, case: str) -> None:
     metadata = connect.bearer("ada")
     match case:
         case "no token":
@@ -90,7 +93,7 @@ def test_without_a_good_token_nothing_is_reached(connect: ConnectGateway, case: 
     assert connect.sessions["ada"].users() == []
 
 
-def test_a_role_that_may_not_use_it_is_refused(connect: ConnectGateway) -> None:
+def test_a_role_without_permission_for_spark_connect_is_refused(connect: ConnectGateway) -> None:
     metadata = connect.bearer("ada", AccessRole.VIEWER)
     with connect.channel() as stub:
         assert status_of(lambda: stub.Config(claiming("ada"), metadata=metadata)) is grpc.StatusCode.PERMISSION_DENIED
@@ -108,7 +111,7 @@ def test_a_role_that_may_not_use_it_is_refused(connect: ConnectGateway) -> None:
         f"/{FLIGHT_SERVICE}/DoGet",
     ],
 )
-def test_other_methods_are_closed(connect: ConnectGateway, path: str) -> None:
+def test_methods_other_than_those_of_spark_connect_are_refused(connect: ConnectGateway, path: str) -> None:
     credentials = grpc.ssl_channel_credentials(root_certificates=connect.roots)
     with grpc.secure_channel(f"localhost:{connect.port}", credentials) as channel:
         call = channel.unary_unary(path, lambda message: message, lambda message: message)
@@ -123,7 +126,7 @@ def test_other_methods_are_closed(connect: ConnectGateway, path: str) -> None:
 
 
 @pytest.mark.parametrize("message", [b"\x12\x05ab", b"\x13\x14", b"\x12"], ids=["short", "group", "tag alone"])
-def test_what_is_no_message_never_reaches_the_session(connect: ConnectGateway, message: bytes) -> None:
+def test_a_malformed_message_never_reaches_the_session(connect: ConnectGateway, message: bytes) -> None:
     credentials = grpc.ssl_channel_credentials(root_certificates=connect.roots)
     with grpc.secure_channel(f"localhost:{connect.port}", credentials) as channel:
         call = channel.unary_unary(PATH, lambda data: data, lambda data: data)
@@ -143,7 +146,7 @@ def test_compressed_messages_are_refused(connect: ConnectGateway) -> None:
     assert connect.sessions["ada"].users() == []
 
 
-def test_past_envoy_nobody_is_believed_without_an_assertion_for_this_call(connect: ConnectGateway) -> None:
+def test_a_direct_call_to_the_relay_needs_a_valid_assertion_for_this_call(connect: ConnectGateway) -> None:
     signer = AssertingGateway(connect.home)
     good = signer.assertion("POST", PATH)
     wrong = {
@@ -178,8 +181,10 @@ def test_a_used_assertion_is_refused(connect: ConnectGateway) -> None:
         pytest.param({"aud": "sluice"}, id="access token that lists nothing"),
     ],
 )
-def test_what_was_not_granted_spark_connect_is_refused(connect: ConnectGateway, claims: dict[str, str]) -> None:
-    """Whoever reaches the relay's socket has no more than the gateway gave."""
+def test_an_assertion_or_access_token_that_does_not_grant_spark_connect_is_refused(
+    connect: ConnectGateway, claims: dict[str, str]
+) -> None:
+    """A client that reaches the relay's socket gains no more than the gateway granted."""
     credential = connect.bearer("ada")[0][1].split("_")[1]
     signer = AssertingGateway(connect.home)
     shown = [(HEADER, signer.forged(signer.assertion("POST", PATH), cred=credential, **claims))]
@@ -188,20 +193,20 @@ def test_what_was_not_granted_spark_connect_is_refused(connect: ConnectGateway, 
 
 
 class Streaming:
-    """An endless stream of somebody's, read in the background of a test."""
+    """A call with an endless stream of responses, which the test reads or cancels."""
 
     def __init__(self, stub: stubs.SparkConnectServiceStub, metadata: list[tuple[str, str]]) -> None:
         self._call = stub.ExecutePlan(proto.ExecutePlanRequest(session_id="s"), metadata=metadata)
         next(self._call)
 
     def goes_on(self) -> bool:
-        """Whether more comes."""
+        """Whether the stream delivers three more messages; raises the call's error otherwise."""
         for _ in range(3):
             next(self._call)
         return True
 
     def ends_with(self) -> grpc.StatusCode:
-        """Read until it ends."""
+        """Read the stream to its end; returns the final status."""
         try:
             for _ in self._call:
                 pass
@@ -211,11 +216,11 @@ class Streaming:
         return grpc.StatusCode.OK
 
     def cancel(self) -> None:
-        """The client goes."""
+        """Cancel the call, as a client does that goes away."""
         self._call.cancel()
 
 
-def test_a_revocation_cuts_the_running_stream_and_no_other(connect: ConnectGateway) -> None:
+def test_a_revocation_ends_only_the_running_streams_of_the_revoked_user(connect: ConnectGateway) -> None:
     with connect.channel() as stub:
         ada, bob = Streaming(stub, connect.bearer("ada")), Streaming(stub, connect.bearer("bob"))
         connect.revoke("ada")
@@ -224,7 +229,7 @@ def test_a_revocation_cuts_the_running_stream_and_no_other(connect: ConnectGatew
         bob.cancel()
 
 
-def test_a_client_that_goes_ends_the_call_at_the_session(connect: ConnectGateway) -> None:
+def test_a_call_that_the_client_cancels_ends_at_the_session(connect: ConnectGateway) -> None:
     with connect.channel() as stub:
         streaming = Streaming(stub, connect.bearer("ada"))
         ended = connect.sessions["ada"].ended[-1]  # calls of earlier tests may end only now
@@ -233,7 +238,7 @@ def test_a_client_that_goes_ends_the_call_at_the_session(connect: ConnectGateway
         eventually(ended.is_set, "the call goes on at the session")
 
 
-def test_a_session_that_went_away_is_unavailable_and_asked_for_again(connect: ConnectGateway) -> None:
+def test_a_stopped_session_is_unavailable_and_is_looked_up_again_once_it_restarts(connect: ConnectGateway) -> None:
     session = connect.sessions["bob"]
     with connect.channel() as stub:
         streaming = Streaming(stub, connect.bearer("bob"))
@@ -247,14 +252,16 @@ def test_a_session_that_went_away_is_unavailable_and_asked_for_again(connect: Co
         assert connect.rest.asked["bob"] > asked
 
 
-def test_who_has_no_session_is_told_to_come_again(connect: ConnectGateway) -> None:
+def test_a_user_without_a_session_gets_unavailable(connect: ConnectGateway) -> None:
     with connect.channel() as stub:
         refused = status_of(lambda: stub.Config(claiming("ada"), metadata=connect.bearer("carol")))
     assert refused is grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize("impostor", ["another job", "an executor", "plaintext"])
-def test_whoever_else_answers_at_the_sessions_address_gets_nothing(connect: ConnectGateway, impostor: str) -> None:
+def test_a_server_of_another_identity_at_the_address_of_the_session_gets_nothing(
+    connect: ConnectGateway, impostor: str
+) -> None:
     session = connect.sessions["bob"]
     identities = {
         "another job": SpiffeId.driver(TRUST_DOMAIN, "c" * 32),

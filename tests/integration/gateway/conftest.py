@@ -1,4 +1,4 @@
-"""A whole gateway for the tests: the real Envoy, the auth service, and a REST that records what reaches it."""
+"""A complete gateway for tests: real Envoy, auth service, and a REST server that records its requests."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ DEADLINE_SECONDS = 20.0
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
-    """Wait until ``condition`` holds; fail with ``what`` when it does not in time."""
+    """Wait until ``condition`` holds; fail with ``what`` at the deadline."""
     wait_until(condition, what, DEADLINE_SECONDS)
 
 
 class EdgeAuthority:
-    """Authorities of one trust domain, and the edge identities they issue."""
+    """The authorities of one trust domain, and the edge identities that they issue."""
 
     def __init__(self, pki: Path, trust_domain: str = TRUST_DOMAIN) -> None:
         self._trust_domain = trust_domain
@@ -67,7 +67,7 @@ class EdgeAuthority:
         self.certificate_file = pki / "authorities" / "edge" / "cert.pem"
 
     def issue(self, directory: Path, *, role: Role = Role.GATEWAY) -> int:
-        """Write an identity directory; returns the leaf's serial number."""
+        """Issue an identity directory; returns the leaf's serial number."""
         identity = SpiffeId.process(self._trust_domain, role, "envoy")
         if role is Role.GATEWAY:
             self._issuer.issue_edge_server(directory, identity, dns=["localhost"], ips=["127.0.0.1"])
@@ -76,13 +76,13 @@ class EdgeAuthority:
         return read_identity(directory)[0].leaf.serial_number
 
     def issue_internal(self, directory: Path) -> None:
-        """What Envoy shows inside."""
+        """Issue Envoy's identity for internal connections."""
         self._issuer.issue_to(directory, SpiffeId.process(self._trust_domain, Role.GATEWAY, "envoy"))
 
 
 @dataclasses.dataclass
 class Recorded:
-    """A request as REST saw it."""
+    """A request as REST received it."""
 
     method: str
     target: str
@@ -91,7 +91,10 @@ class Recorded:
     complete: bool = False
 
     def asserted(self, home: Home) -> tuple[str, tuple[str, ...]]:
-        """Name and roles that the gateway of ``home`` asserts with this request; fails without just one assertion."""
+        """Return the name and roles that the gateway of ``home`` asserts in this request.
+
+        Fails unless the request has exactly one assertion.
+        """
         (text,) = self.values(HEADER)
         who = asserted_by(home, text, method=self.method, target=self.target, audience=REST_AUDIENCE)
         return who.name, who.principal.roles
@@ -101,7 +104,7 @@ class Recorded:
 
 
 class Upstream:
-    """Stands for REST: answers 200 to everything and remembers it."""
+    """Stands for REST: answers 200 to every request and records it."""
 
     def __init__(self) -> None:
         self.requests: list[Recorded] = []
@@ -127,7 +130,7 @@ class Upstream:
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-    """An answer of the gateway."""
+    """A response of the gateway."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -135,7 +138,7 @@ class Reply:
 
     @property
     def problem(self) -> dict[str, Any]:
-        """The body as a problem document; fails when it is none."""
+        """The body as a problem document; fails if it is not one."""
         assert self.headers["content-type"] == "application/problem+json", self.headers["content-type"]
         document: dict[str, Any] = json.loads(self.body)
         assert document["status"] == self.status
@@ -144,7 +147,7 @@ class Reply:
 
 
 class BackgroundLoop:
-    """An event loop in a thread of its own, for servers that run beside synchronous tests."""
+    """An event loop in its own thread, for servers that run beside synchronous tests."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -159,11 +162,11 @@ class BackgroundLoop:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def start_value(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """What the coroutine returns."""
+        """Run a coroutine in the loop; returns its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(DEADLINE_SECONDS)
 
     def stop(self, future: concurrent.futures.Future[None]) -> None:
-        """Cancel, and wait until its clean-up is done."""
+        """Cancel the coroutine of ``future``, and wait until its clean-up is complete."""
         finished = asyncio.run_coroutine_threadsafe(self._cancel_all_of(future), self._loop)
         finished.result(DEADLINE_SECONDS)
 
@@ -181,7 +184,7 @@ class BackgroundLoop:
 
 
 class Gateway:
-    """A running gateway, and ways to talk to it."""
+    """A running gateway, and methods to send requests to it."""
 
     def __init__(self, home: Home, authority: EdgeAuthority, loop: BackgroundLoop, config: GatewayConfig) -> None:
         self.home = home
@@ -210,7 +213,7 @@ class Gateway:
         self.port = json.loads(endpoint.read_bytes())["port"]
 
     def publish(self) -> None:
-        """Say which routes there are."""
+        """Publish the route table."""
         write_secret(route_file(self.home), json.dumps(ROUTES).encode())
 
     def start_auth(self) -> None:
@@ -232,15 +235,15 @@ class Gateway:
 
     @property
     def identity(self) -> Path:
-        """The directory of the public certificate."""
+        """The directory of the gateway's public certificate."""
         return self.home.identity(Role.GATEWAY, EDGE_NAME)
 
     def token(self, role: AccessRole, name: str = "ada") -> str:
-        """A new token, good for an hour."""
+        """Create a token that is valid for one hour."""
         return create_token(self.home, name=name, role=role, lifetime=dt.timedelta(hours=1))
 
     def expired_token(self) -> str:
-        """A token that was good until a minute ago."""
+        """Create a token that expired a minute ago."""
         store, then = token_file(self.home), time.time() - 120
         book = TokenBook.decode(store.read_bytes()) if store.exists() else TokenBook()
         book, _, token = book.mint("ada", AccessRole.ADMIN, ttl=dt.timedelta(seconds=60), now=then)
@@ -261,7 +264,7 @@ class Gateway:
             yield connection
 
     def raw(self, request: bytes) -> Reply:
-        """Send exactly these bytes; the reply to the first request in them."""
+        """Send exactly these bytes; returns the reply to the first request in them."""
         with self.connect() as connection:
             connection.sendall(request)
             return self.read(connection, request.split(b" ", 1)[0].decode("latin-1"))
@@ -276,7 +279,7 @@ class Gateway:
     def send(
         self, method: str, target: str, *headers: tuple[str, str], token: str | None = None, body: bytes | None = None
     ) -> Reply:
-        """One HTTP/1.1 request with nothing added but Host, Authorization and Content-Length."""
+        """Send one HTTP/1.1 request with only Host, Authorization and Content-Length added; returns the reply."""
         lines = [f"{method} {target} HTTP/1.1", "Host: localhost"]
         lines += [f"{name}: {value}" for name, value in headers]
         if token is not None:
@@ -286,7 +289,7 @@ class Gateway:
         return self.raw("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + (body or b""))
 
     def reached(self) -> list[Recorded]:
-        """What reached REST since the last call."""
+        """Return the requests that reached REST since the last call."""
         requests, self.upstream.requests = self.upstream.requests, []
         return requests
 
@@ -305,13 +308,13 @@ def edge_authority(tmp_path_factory: pytest.TempPathFactory) -> EdgeAuthority:
 
 @pytest.fixture(scope="session")
 def foreign_authority(tmp_path_factory: pytest.TempPathFactory) -> EdgeAuthority:
-    """Of another trust domain."""
+    """The authorities of another trust domain."""
     return EdgeAuthority(tmp_path_factory.mktemp("foreign"), "elsewhere.test")
 
 
 @pytest.fixture
 def short_home() -> Iterator[Home]:
-    """A home of its own, in a directory short enough for unix sockets."""
+    """A separate home, in a directory whose path is short enough for Unix sockets."""
     directory = Path(tempfile.mkdtemp(prefix="slc"))
     yield Home.at(directory).create()
     shutil.rmtree(directory)
@@ -338,6 +341,6 @@ def running_gateway(edge_authority: EdgeAuthority, background: BackgroundLoop) -
 
 @pytest.fixture
 def gateway(running_gateway: Gateway) -> Gateway:
-    """The one gateway of all tests; nothing has reached REST yet in this one."""
+    """The gateway that all tests share, with the record of requests cleared."""
     running_gateway.reached()
     return running_gateway

@@ -68,7 +68,7 @@ class Generation:
 
     @property
     def crl(self) -> bytes:
-        """The list of the internal authority."""
+        """The CRL of the internal authority."""
         found = self.issuer.revocations.current(AuthorityKind.INTERNAL)
         assert found is not None
         return found.pem
@@ -80,7 +80,7 @@ class Generation:
 def install(
     directory: Path, spiffe_id: SpiffeId, signer: Generation, trusted: Sequence[Generation], *, dns: Sequence[str] = ()
 ) -> int:
-    """A new leaf by ``signer``, the anchors and lists of ``trusted``; returns the leaf's serial number."""
+    """Install a new leaf signed by ``signer`` with the anchors and CRLs of ``trusted``; return its serial."""
     scratch = directory.with_name(f"next-{directory.name}")
     signer.issuer.issue_to(scratch, spiffe_id, dns=dns)
     material, _ = read_identity(scratch)
@@ -91,7 +91,7 @@ def install(
 
 
 def trust(directory: Path, trusted: Sequence[Generation]) -> None:
-    """Other anchors and lists, the same leaf."""
+    """Replace the anchors and CRLs in ``directory``, and keep the leaf."""
     material, _ = read_identity(directory)
     anchors = b"".join(each.anchor() for each in trusted)
     write_identity(directory, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=anchors)
@@ -129,7 +129,7 @@ class Rest:
 
 
 class NetworkGateway(Gateway):
-    """Envoy, auth service and REST, each with an identity of its own, over ports of this machine."""
+    """Envoy, the auth service and REST, each with its own identity, connected over ports of this machine."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class NetworkGateway(Gateway):
         generation: Generation,
         elsewhere: tuple[str, int] | None = None,
     ) -> None:
-        """``elsewhere``: who stands there in REST's place."""
+        """Create the gateway; ``elsewhere`` is the address of a server that takes REST's place."""
         config = GatewayConfig(
             port=0,
             auth_host=LOOPBACK,
@@ -188,7 +188,7 @@ class NetworkGateway(Gateway):
             running.result()
 
     def loaded(self, name: str, part: str) -> str:
-        """The PEM in a part of the secret ``name``, as Envoy has it; empty when it has none."""
+        """Return the PEM that Envoy has loaded for a part of the secret ``name``; empty if there is none."""
         for entry in self._admin("config_dump?resource=dynamic_active_secrets").get("configs", []):
             if entry["name"] == name:
                 secret = entry["secret"].get("tls_certificate") or entry["secret"]["validation_context"]
@@ -219,7 +219,7 @@ class NetworkGateway(Gateway):
 
 
 class Stream:
-    """Requests without end, on kept and on new connections; remembers what failed."""
+    """Sends requests continuously, on a kept connection and on new ones, and records failures."""
 
     def __init__(self, gateway: Gateway, context: ssl.SSLContext | None = None) -> None:
         self._gateway = gateway
@@ -242,7 +242,7 @@ class Stream:
                 thread.join()
 
     def more(self, requests: int = 20) -> None:
-        """Wait until so many more were answered."""
+        """Wait until ``requests`` more requests have been answered."""
         goal = self.answered + requests
         eventually(lambda: self.answered >= goal or self.failures, "the stream stands still")
 

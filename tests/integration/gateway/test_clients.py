@@ -17,7 +17,7 @@ from tests.integration.gateway.conftest import Gateway
 
 
 def exchange(connection: ssl.SSLSocket, headers: list[tuple[str, str]], body: bytes | None = None) -> tuple[int, bytes]:
-    """One HTTP/2 request; status (0 when the stream was reset) and body of the answer."""
+    """Send one HTTP/2 request; return the status (0 if the stream was reset) and the body of the response."""
     # The client's own checks are off: a hostile client has none.
     h2 = H2Connection(
         H2Configuration(
@@ -87,7 +87,7 @@ def test_malformed_http_2_request_does_not_reach_rest(
 
 
 async def test_multipart_upload_with_files_declares_its_length(gateway: Gateway, tmp_path: Path) -> None:
-    """What aiohttp (and so `sluice submit`) sends is accepted: bodies without a length are not."""
+    """What aiohttp (and so `sluice submit`) sends is accepted; bodies of undeclared length are not."""
     pipeline = tmp_path / "p.py"
     pipeline.write_bytes(b"print()\n" * 100_000)
     token = gateway.token(AccessRole.SUBMITTER)

@@ -1,4 +1,4 @@
-"""What the command does when what answers is not the gateway, speaks no TLS, leads elsewhere, or is not there."""
+"""The command against a server that is not the gateway, has no TLS, redirects elsewhere, or is absent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
 
 
 def edge(pki: TestPki) -> tuple[ssl.SSLContext, Path]:
-    """TLS as the gateway has it, and what vouches for it."""
+    """Return a TLS context like the gateway's, and the certificate of the authority that issued it."""
     directory = pki.edge_server()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(directory / "chain.pem", directory / "key.pem")
@@ -33,7 +33,7 @@ def edge(pki: TestPki) -> tuple[ssl.SSLContext, Path]:
 
 
 def command(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command with an API token, in a home of its own."""
+    """Run the command with an API token and its own home."""
     token = tmp_path / "token"
     token.touch(mode=0o600)
     token.write_text(TOKEN)
@@ -42,7 +42,7 @@ def command(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     return sluice(*arguments, "--token-file", token, environment=places | unset)
 
 
-def test_nothing_is_sent_to_a_server_without_tls(tmp_path: Path) -> None:
+def test_the_command_sends_nothing_to_a_server_without_tls(tmp_path: Path) -> None:
     received: list[bytes] = []
 
     def listen(connection: socket.socket) -> None:
@@ -54,7 +54,7 @@ def test_nothing_is_sent_to_a_server_without_tls(tmp_path: Path) -> None:
     assert f"'http://{host}:{port}': a gateway is reached over https alone" in done.stderr
 
 
-def test_credential_does_not_follow_a_redirect(pki: TestPki, tmp_path: Path) -> None:
+def test_the_command_does_not_send_its_credential_along_a_redirect(pki: TestPki, tmp_path: Path) -> None:
     context, ca = edge(pki)
     elsewhere: list[Mapping[str, str]] = []
 
@@ -76,7 +76,9 @@ def test_credential_does_not_follow_a_redirect(pki: TestPki, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("verb", [("jobs", "list"), ("whoami",), ("drain", "tm-1")])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_gateway_that_is_down_is_told_in_words(pki: TestPki, tmp_path: Path, verb: tuple[str, ...], host: str) -> None:
+def test_an_unreachable_gateway_is_reported_in_plain_words(
+    pki: TestPki, tmp_path: Path, verb: tuple[str, ...], host: str
+) -> None:
     _, ca = edge(pki)
     server = f"https://{host}:{free_port()}"
     done = command(tmp_path, *verb, "--server", server, "--ca", str(ca))
@@ -86,7 +88,7 @@ def test_gateway_that_is_down_is_told_in_words(pki: TestPki, tmp_path: Path, ver
     assert done.stderr.count(server) == 1
 
 
-def test_other_failures_of_a_connection_are_told_in_words(pki: TestPki, tmp_path: Path) -> None:
+def test_other_connection_failures_are_reported_in_plain_words(pki: TestPki, tmp_path: Path) -> None:
     context, ca = edge(pki)
 
     def told(server: str, authority: Path = ca) -> str:

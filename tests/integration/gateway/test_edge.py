@@ -1,4 +1,4 @@
-"""What the edge demands of every connection and says in every answer, and how much one client may ask for."""
+"""What the edge requires of every connection, sends in every answer, and allows one client to request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORIGIN = "https://dashboard.example.org"
 
 @pytest.fixture(scope="module")
 def narrow(edge_authority: EdgeAuthority, background: BackgroundLoop) -> Iterator[Gateway]:
-    """A gateway with limits, an origin, and TLS 1.2."""
+    """A gateway with rate limits, an allowed CORS origin, and TLS 1.2 enabled."""
     directory = Path(tempfile.mkdtemp(prefix="slc"))
     config = GatewayConfig(
         port=0,
@@ -51,7 +51,7 @@ def test_every_answer_has_the_security_headers(gateway: Gateway) -> None:
         assert reply.headers["cache-control"] == "no-store"
 
 
-def test_principal_that_asks_too_much_is_slowed_down_and_another_is_not(narrow: Gateway) -> None:
+def test_only_the_principal_that_sends_too_many_requests_is_rate_limited(narrow: Gateway) -> None:
     greedy, _ = access_token_of(narrow, "viewer", "greedy")
     answers = [narrow.send("GET", "/v1/jobs", token=greedy) for _ in range(40)]
     limited = [reply for reply in answers if reply.status == 429]
@@ -62,7 +62,7 @@ def test_principal_that_asks_too_much_is_slowed_down_and_another_is_not(narrow: 
     assert narrow.send("GET", "/v1/jobs", token=modest).status == 200
 
 
-def test_origin_that_is_allowed_and_one_that_is_not(narrow: Gateway) -> None:
+def test_a_cors_preflight_is_answered_only_for_an_allowed_origin(narrow: Gateway) -> None:
     narrow.reached()
 
     def preflight(origin: str) -> str | None:
@@ -83,7 +83,7 @@ def test_no_origin_is_allowed_unless_configured(gateway: Gateway) -> None:
     assert reply.headers["access-control-allow-origin"] is None
 
 
-def test_older_tls_by_choice_has_forward_secrecy(narrow: Gateway) -> None:
+def test_tls_1_2_if_enabled_uses_only_forward_secret_aead_suites(narrow: Gateway) -> None:
     context = narrow.tls()
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
     with narrow.connect(context) as connection:
@@ -97,7 +97,7 @@ def test_older_tls_by_choice_has_forward_secrecy(narrow: Gateway) -> None:
 
 
 def test_hybrid_key_exchange_is_preferred(gateway: Gateway) -> None:
-    """Asked by a client that has it: Envoy's own TLS, which is BoringSSL; here its group id in a bare ClientHello."""
+    """Envoy's own TLS (BoringSSL) supports it; here its group id is sent in a bare ClientHello."""
     # A server that prefers X25519MLKEM768 (0x11ec) asks for its share when a client offers it with another's.
     with socket.create_connection((gateway.host, gateway.port), timeout=20) as plain:
         plain.sendall(_client_hello())
@@ -108,7 +108,10 @@ def test_hybrid_key_exchange_is_preferred(gateway: Gateway) -> None:
 
 
 def _client_hello() -> bytes:
-    """TLS 1.3, groups X25519MLKEM768 and X25519, a share for X25519 alone (RFC 8446 section 4.1.2)."""
+    """Return a TLS 1.3 ClientHello (RFC 8446 section 4.1.2).
+
+    It offers the groups X25519MLKEM768 and X25519, and a key share for X25519 only.
+    """
 
     def extension(kind: int, data: bytes) -> bytes:
         return kind.to_bytes(2, "big") + len(data).to_bytes(2, "big") + data
@@ -146,7 +149,7 @@ def test_certificate_of_another_authority_is_refused_in_the_handshake(gateway: G
 
 
 def test_certificate_of_a_user_is_a_credential(gateway: Gateway, tmp_path: Path) -> None:
-    """Who it is is known, and has no role in the policy: 403, where nobody gets 401."""
+    """The user is known but has no role in the policy: 403; an unknown caller gets 401."""
     gateway.authority.issue(tmp_path / "user", role=Role.USER)
     context = gateway.tls()
     context.load_cert_chain(tmp_path / "user" / "chain.pem", tmp_path / "user" / "key.pem")

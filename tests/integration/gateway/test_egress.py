@@ -1,4 +1,4 @@
-"""The way out of jobs through the real Envoy: who may connect where, and what of it is recorded."""
+"""Egress of jobs through the real Envoy: who may connect where, and what is recorded."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_an_allowed_host_is_reached_with_tls_end_to_end(gateway: EgressGat
     assert line["request_id"] == decisions[0]["request_id"]
 
 
-async def test_http_1_0_of_old_clients_is_answered(gateway: EgressGateway, driver: Path) -> None:
+async def test_a_connect_request_over_http_1_0_is_answered(gateway: EgressGateway, driver: Path) -> None:
     async with gateway.plain_upstream() as port:
         head = f"CONNECT allowed.test:{port} HTTP/1.0\r\n\r\n"
         status, _, _, writer = await gateway.connect(gateway.client_context(driver), "", head=head)
@@ -105,14 +105,16 @@ async def test_http_1_0_of_old_clients_is_answered(gateway: EgressGateway, drive
         await closed(writer)
 
 
-async def test_an_address_at_which_nobody_answers_is_passed_over(gateway: EgressGateway, driver: Path) -> None:
+async def test_an_address_that_does_not_answer_is_skipped_for_the_next_one(
+    gateway: EgressGateway, driver: Path
+) -> None:
     gateway.names.names["allowed.test"] = ("127.0.0.88", "127.0.0.9")
     async with gateway.tls_upstream("allowed.test") as port:
         assert await gateway.hello(driver, f"allowed.test:{port}", "allowed.test") == HELLO
     assert gateway.decisions()[-1]["detail"]["to"] == f"127.0.0.9:{port}"
 
 
-async def test_what_no_rule_allows_is_refused_and_never_looked_up(gateway: EgressGateway, driver: Path) -> None:
+async def test_a_host_that_no_rule_allows_is_refused_without_a_dns_lookup(gateway: EgressGateway, driver: Path) -> None:
     gateway.names.names["secret.evil.test"] = ("127.0.0.9",)
     assert await gateway.refused(driver, "secret.evil.test:443") == (403, "no rule allows it\n")
     assert gateway.names.asked == []
@@ -135,17 +137,19 @@ async def test_what_no_rule_allows_is_refused_and_never_looked_up(gateway: Egres
         "[::1]:443",
     ],
 )
-async def test_other_spellings_are_refused(gateway: EgressGateway, driver: Path, authority: str) -> None:
+async def test_other_spellings_of_an_allowed_address_or_name_are_refused(
+    gateway: EgressGateway, driver: Path, authority: str
+) -> None:
     status, _ = await gateway.refused(driver, authority)
     assert status in {400, 403}
     assert gateway.names.asked == []
 
 
-async def test_another_job_gets_what_its_owner_may(gateway: EgressGateway) -> None:
+async def test_a_job_whose_owner_has_no_rule_for_the_host_is_refused(gateway: EgressGateway) -> None:
     assert await gateway.refused(gateway.driver(OTHER_JOB), "allowed.test:443") == (403, "no rule allows it\n")
 
 
-async def test_an_unknown_or_ended_job_connects_nowhere(gateway: EgressGateway) -> None:
+async def test_an_unknown_or_ended_job_cannot_connect(gateway: EgressGateway) -> None:
     unknown, ended = "e" * 32, "d" * 32
     gateway.jobs[ended] = {**gateway.jobs[JOB], "id": ended, "state": "FINISHED"}
     assert (await gateway.refused(gateway.driver(unknown), "allowed.test:443"))[0] == 403
@@ -153,13 +157,15 @@ async def test_an_unknown_or_ended_job_connects_nowhere(gateway: EgressGateway) 
 
 
 @pytest.mark.parametrize("role", [Role.TASKMANAGER, Role.JOBMANAGER, Role.GATEWAY, Role.SHUFFLE_WORKER])
-async def test_certificates_of_the_cluster_itself_are_refused(gateway: EgressGateway, role: Role) -> None:
+async def test_certificates_of_cluster_processes_are_refused(gateway: EgressGateway, role: Role) -> None:
     context = gateway.client_context(gateway.identity(SpiffeId.process(TRUST_DOMAIN, role, "other")))
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
         await gateway.connect(context, "allowed.test:443")
 
 
-async def test_without_a_certificate_of_this_cluster_nobody_is_let_in(gateway: EgressGateway, tmp_path: Path) -> None:
+async def test_a_client_without_a_certificate_of_this_cluster_is_refused(
+    gateway: EgressGateway, tmp_path: Path
+) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
@@ -193,7 +199,9 @@ async def _connect_for_ever(gateway: EgressGateway, context: ssl.SSLContext, aut
 
 
 @pytest.mark.parametrize("server_name", ["denied.test", None, "sub.allowed.test"])
-async def test_tls_for_another_name_is_ended(gateway: EgressGateway, driver: Path, server_name: str | None) -> None:
+async def test_a_tls_connection_with_another_server_name_is_closed(
+    gateway: EgressGateway, driver: Path, server_name: str | None
+) -> None:
     async with gateway.tls_upstream("allowed.test", "denied.test", "sub.allowed.test") as port:
         with pytest.raises(OSError):  # noqa: PT011  whichever way the end is noticed
             await gateway.hello(driver, f"allowed.test:{port}", server_name)
@@ -204,7 +212,9 @@ async def test_tls_for_another_name_is_ended(gateway: EgressGateway, driver: Pat
         assert line["sent_bytes"] == 0
 
 
-async def test_an_address_has_no_server_name(gateway: EgressGateway, driver: Path) -> None:
+async def test_a_tls_connection_to_an_allowed_address_must_not_have_a_server_name(
+    gateway: EgressGateway, driver: Path
+) -> None:
     async with gateway.tls_upstream("allowed.test") as port:
         assert await gateway.hello(driver, f"127.0.0.9:{port}", None) == HELLO
         with pytest.raises(OSError):  # noqa: PT011
@@ -232,7 +242,7 @@ async def test_a_server_may_speak_first_where_the_rule_says_so(gateway: EgressGa
 
 
 async def _web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Redirects to another host, and tells the request's own."""
+    """Answer each request with a redirect to another host, and its own host in the header ``x-host``."""
     while True:
         try:
             request = await reader.readuntil(b"\r\n\r\n")
@@ -243,7 +253,9 @@ async def _web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         writer.write(b"Content-Length: 0\r\n\r\n")
 
 
-async def test_plain_http_is_for_the_host_that_was_asked_for(gateway: EgressGateway, driver: Path) -> None:
+async def test_plaintext_http_is_allowed_only_for_the_host_of_the_connect_request(
+    gateway: EgressGateway, driver: Path
+) -> None:
     async with serving(_web, "127.0.0.9", 0, None) as port:
         status, _, reader, writer = await gateway.connect(gateway.client_context(driver), f"allowed.test:{port}")
         assert status == 200
@@ -266,7 +278,9 @@ async def test_plain_http_is_for_the_host_that_was_asked_for(gateway: EgressGate
         assert await gateway.refused(driver, "127.0.0.10:80") == (403, "no rule allows it\n")
 
 
-async def test_jobs_share_no_connection_to_a_server_of_plain_http(gateway: EgressGateway, driver: Path) -> None:
+async def test_jobs_share_no_upstream_connection_to_a_plaintext_http_server(
+    gateway: EgressGateway, driver: Path
+) -> None:
     peers: set[object] = set()
     of_tunnels = []
 
@@ -304,7 +318,7 @@ async def test_jobs_share_no_connection_to_a_server_of_plain_http(gateway: Egres
         ("127.0.0.9", "::1"),
     ],
 )
-async def test_a_name_below_a_suffix_never_leads_inside(
+async def test_a_name_allowed_by_suffix_is_refused_if_it_resolves_to_an_internal_address(
     gateway: EgressGateway, driver: Path, addresses: tuple[str, ...]
 ) -> None:
     name = f"x{zlib.crc32(repr(addresses).encode())}.suffix.test"  # answers are cached
@@ -314,7 +328,9 @@ async def test_a_name_below_a_suffix_never_leads_inside(
     assert gateway.decisions()[-1]["reason"] in reason
 
 
-async def test_a_name_leads_only_to_the_networks_of_its_rule(gateway: EgressGateway, driver: Path) -> None:
+async def test_a_name_connects_only_to_addresses_in_the_networks_of_its_rule(
+    gateway: EgressGateway, driver: Path
+) -> None:
     gateway.names.names["allowed.test"] = ("169.254.169.254", "10.0.0.1")
     assert (await gateway.refused(driver, "allowed.test:443"))[0] == 403
     gateway.names.names["allowed.test"] = ("169.254.169.254", "127.0.0.9")
@@ -322,7 +338,7 @@ async def test_a_name_leads_only_to_the_networks_of_its_rule(gateway: EgressGate
         assert await gateway.hello(driver, f"allowed.test:{port}", "allowed.test") == HELLO
 
 
-async def test_a_name_that_is_bound_to_another_address_meanwhile_gains_nothing(
+async def test_a_connection_goes_to_the_address_that_was_checked_despite_dns_rebinding(
     gateway: EgressGateway, driver: Path
 ) -> None:
     answers = chain([("127.0.0.9",)], repeat(("127.0.0.10",)))
@@ -338,12 +354,12 @@ async def test_a_name_that_is_bound_to_another_address_meanwhile_gains_nothing(
     assert gateway.decisions()[-1]["detail"]["to"] == f"127.0.0.9:{port}"
 
 
-async def test_a_name_that_is_not_there(gateway: EgressGateway, driver: Path) -> None:
+async def test_a_name_that_does_not_resolve_is_answered_with_502(gateway: EgressGateway, driver: Path) -> None:
     status, reason = await gateway.refused(driver, "broken.test:443")
     assert (status, "broken.test" in reason) == (502, True)
 
 
-async def test_a_changed_policy_counts_for_the_next_connection(gateway: EgressGateway, driver: Path) -> None:
+async def test_a_changed_policy_applies_to_the_next_connection(gateway: EgressGateway, driver: Path) -> None:
     async with gateway.tls_upstream("allowed.test") as port:
         assert await gateway.hello(driver, f"allowed.test:{port}", "allowed.test") == HELLO
         gateway.allow("")
@@ -351,13 +367,13 @@ async def test_a_changed_policy_counts_for_the_next_connection(gateway: EgressGa
 
 
 @pytest.mark.parametrize("request_line", ["GET / HTTP/1.1", "GET http://allowed.test/ HTTP/1.1", "OPTIONS * HTTP/1.1"])
-async def test_only_connect_is_answered(gateway: EgressGateway, driver: Path, request_line: str) -> None:
+async def test_methods_other_than_connect_are_refused(gateway: EgressGateway, driver: Path, request_line: str) -> None:
     head = f"{request_line}\r\nHost: allowed.test\r\nx-sluice-egress: tcp\r\n\r\n"
     status, _, _, _ = await gateway.connect(gateway.client_context(driver), "", head=head)
     assert status in {404, 405}
 
 
-async def test_a_job_cannot_choose_what_is_looked_into(gateway: EgressGateway, driver: Path) -> None:
+async def test_a_job_cannot_disable_protocol_inspection_by_a_header(gateway: EgressGateway, driver: Path) -> None:
     async with gateway.tls_upstream("allowed.test", "denied.test") as port:
         head = f"CONNECT allowed.test:{port} HTTP/1.1\r\nHost: allowed.test:{port}\r\nx-sluice-egress: tcp\r\n\r\n"
         status, _, reader, writer = await gateway.connect(gateway.client_context(driver), "", head=head)
@@ -368,14 +384,16 @@ async def test_a_job_cannot_choose_what_is_looked_into(gateway: EgressGateway, d
         await closed(writer)
 
 
-async def test_the_authority_and_the_host_header_cannot_differ(gateway: EgressGateway, driver: Path) -> None:
+async def test_the_connect_authority_is_decided_about_and_not_the_host_header(
+    gateway: EgressGateway, driver: Path
+) -> None:
     head = "CONNECT secret.evil.test:443 HTTP/1.1\r\nHost: allowed.test:443\r\n\r\n"
     status, _, _, _ = await gateway.connect(gateway.client_context(driver), "", head=head)
     assert status == 403
     assert gateway.decisions()[-1]["path"] == "secret.evil.test:443"
 
 
-async def test_audit_lets_a_server_speak_first_though_no_rule_says_so() -> None:
+async def test_in_audit_mode_a_server_may_speak_first_without_a_rule() -> None:
     async with egress_gateway(EgressSetting.AUDIT) as gateway, gateway.plain_upstream() as port:
         gateway.names.names["mail.test"] = ("127.0.0.9",)
         context = gateway.client_context(gateway.driver())
@@ -388,7 +406,7 @@ async def test_audit_lets_a_server_speak_first_though_no_rule_says_so() -> None:
         await closed(writer)
 
 
-async def test_audit_lets_through_and_records() -> None:
+async def test_audit_mode_allows_connections_and_records_what_would_be_refused() -> None:
     async with egress_gateway(EgressSetting.AUDIT) as gateway:
         gateway.names.names["any.test"] = ("127.0.0.9",)
         async with gateway.tls_upstream("any.test", "other.test") as port:

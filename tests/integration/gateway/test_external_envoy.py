@@ -1,4 +1,4 @@
-"""An Envoy that somebody else starts: seen when it serves, and when it is gone."""
+"""An Envoy that Sluice does not start: the tests check that its start and end are noticed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEADLINE_SECONDS = 20.0
 
 
 class Admin:
-    """An admin interface on a unix socket, started and ended by the test."""
+    """Envoy's admin interface on a Unix socket, started and stopped by the test."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
@@ -48,7 +48,7 @@ class Admin:
             self.socket.unlink(missing_ok=True)
 
 
-async def test_envoy_is_waited_for_and_its_end_is_noticed_however_often(tmp_path: Path) -> None:
+async def test_an_external_envoy_is_waited_for_and_its_end_is_noticed_repeatedly(tmp_path: Path) -> None:
     admin = Admin(tmp_path / "admin.sock")
     envoy = ExternalEnvoy(admin.socket)
     for _ in range(2):
@@ -63,7 +63,7 @@ async def test_envoy_is_waited_for_and_its_end_is_noticed_however_often(tmp_path
 
 
 @pytest.mark.parametrize("state", ["not ready", "no edge listener"])
-async def test_an_envoy_that_does_not_serve_yet_is_not_announced(tmp_path: Path, state: str) -> None:
+async def test_an_external_envoy_that_does_not_serve_yet_has_no_serving_port(tmp_path: Path, state: str) -> None:
     admin = Admin(tmp_path / "admin.sock")
     admin.ready = state != "not ready"
     admin.listeners = ["another"] if state == "no edge listener" else [EDGE_LISTENER]
@@ -71,7 +71,7 @@ async def test_an_envoy_that_does_not_serve_yet_is_not_announced(tmp_path: Path,
         assert await ExternalEnvoy(admin.socket).serving_port() == 0
 
 
-async def test_nobody_there_is_an_error_of_the_question(tmp_path: Path) -> None:
+async def test_a_query_to_an_absent_external_envoy_is_an_error(tmp_path: Path) -> None:
     envoy = ExternalEnvoy(tmp_path / "admin.sock")
     assert await envoy.serving_port() == 0
     with pytest.raises(EnvoyFailed, match="does not answer to certs"):

@@ -1,4 +1,4 @@
-"""What `sluice run envoy` reports is what Envoy has, not what lies in the files."""
+"""`sluice run envoy` reports the certificates that Envoy has loaded, not those in the files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def reported(directory: Path) -> TrustReport | None:
 
 
 def says(directory: Path) -> bool:
-    """Whether the report says what is in the files."""
+    """Return whether the report matches the files in ``directory``."""
     material, _ = read_identity(directory)
     report = reported(directory)
     return report is not None and (report.leaf, report.issuer, report.anchors) == (
@@ -60,7 +60,7 @@ def says(directory: Path) -> bool:
     )
 
 
-def test_reports_follow_a_rotation_and_end_with_envoy(
+def test_certificate_reports_follow_a_rotation_and_end_with_envoy(
     network: NetworkGateway, generations: tuple[Generation, Generation]
 ) -> None:
     old, new = generations
@@ -85,14 +85,14 @@ def test_reports_follow_a_rotation_and_end_with_envoy(
     assert reported(network.identity) is reported(network.envoy_identity) is None
 
 
-def test_auth_service_reports_too(network: NetworkGateway) -> None:
+def test_the_auth_service_reports_the_certificate_it_uses(network: NetworkGateway) -> None:
     eventually(lambda: says(network.auth_identity), "there is no report")
     report = reported(network.auth_identity)
     assert report is not None
     assert (report.program, report.pid) == ("auth", os.getpid())
 
 
-def test_what_envoy_has_not_loaded_is_not_reported(
+def test_a_certificate_that_envoy_has_not_loaded_is_not_reported(
     network: NetworkGateway, generations: tuple[Generation, Generation], caplog: pytest.LogCaptureFixture
 ) -> None:
     eventually(lambda: says(network.envoy_identity), "there is no report")

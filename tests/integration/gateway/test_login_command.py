@@ -1,4 +1,4 @@
-"""``sluice login``, ``whoami`` and ``logout`` against a real gateway, with somebody who confirms in a browser."""
+"""``sluice login``, ``whoami`` and ``logout`` against a real gateway; a user confirms in a browser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PASSWORD = "correct horse battery"  # noqa: S105  of the tests' own user
 
 
 class Person:
-    """Somebody with a command line and a browser."""
+    """A user with a command line and a browser."""
 
     def __init__(self, gateway: Gateway, configuration: Path) -> None:
         self.gateway = gateway
@@ -31,7 +31,7 @@ class Person:
         self.cookies: dict[str, str] = {}
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """The command, as a process of its own."""
+        """Start the command as a separate process."""
         environment = {**os.environ, "XDG_CONFIG_HOME": str(self.configuration)}
         environment.pop("SLUICE_TOKEN", None)
         return subprocess.Popen(
@@ -44,19 +44,19 @@ class Person:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Where the gateway is."""
+        """The options that tell the command where the gateway is."""
         server = f"https://localhost:{self.gateway.port}"
         ca, home = str(self.gateway.authority.certificate_file), str(self.gateway.home.root)
         return "--server", server, "--ca", ca, "--home", home
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
-        """Exit code, standard output, standard error."""
+        """Run the command; return its exit code, standard output and standard error."""
         environment = {"XDG_CONFIG_HOME": str(self.configuration), "SLUICE_TOKEN": None}
         done = sluice(*arguments, *self.options, environment=environment)
         return done.returncode, done.stdout, done.stderr
 
     def login(self, decision: str) -> tuple[int, str, str]:
-        """Begin to sign in, confirm (or not) with the browser what the command shows, and wait for its end."""
+        """Run ``sluice login``, submit ``decision`` in the browser, and wait for the command to end."""
         with self.start("login", "--no-browser", "--json") as process:
             assert process.stderr is not None
             process.stderr.readline()
@@ -114,7 +114,7 @@ def test_a_person_signs_the_command_in_and_out(person: Person) -> None:
     assert person.run("whoami")[0] == 2
 
 
-def test_a_command_that_is_refused_says_so(person: Person) -> None:
+def test_a_login_that_is_denied_in_the_browser_is_reported(person: Person) -> None:
     code, out, err = person.login("deny")
     assert (code, out) == (1, "")
     assert "refused" in err

@@ -1,4 +1,4 @@
-"""REST and the auth service on other machines: mutual TLS through every rotation, and nobody in their place."""
+"""REST and the auth service on other machines: mutual TLS through every rotation, and no impostors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from tests.integration.gateway.network import (
 
 @pytest.fixture(scope="module")
 def generations(tmp_path_factory: pytest.TempPathFactory) -> tuple[Generation, Generation]:
-    """The present authorities and the next."""
+    """The present and the next generation of authorities."""
     return Generation(tmp_path_factory.mktemp("a")), Generation(tmp_path_factory.mktemp("b"))
 
 
@@ -72,7 +72,7 @@ def network(
 def network_of(
     edge_authority: EdgeAuthority, background: BackgroundLoop, generation: Generation
 ) -> Iterator[NetworkGateway]:
-    """A running one in a home of its own."""
+    """Run a network gateway in a home of its own."""
     directory = Path(tempfile.mkdtemp(prefix="slc"))
     gateway = NetworkGateway(Home.at(directory), edge_authority, background, generation)
     try:
@@ -83,7 +83,7 @@ def network_of(
         shutil.rmtree(directory)
 
 
-def test_requests_go_through_and_both_ends_are_known(network: NetworkGateway) -> None:
+def test_a_request_reaches_rest_over_mutual_tls_with_both_identities_known(network: NetworkGateway) -> None:
     reply = network.send("GET", "/v1/jobs", token=network.token(AccessRole.VIEWER))
     assert reply.status == 200
     (connection,) = network.rest.connections.snapshot()
@@ -91,7 +91,7 @@ def test_requests_go_through_and_both_ends_are_known(network: NetworkGateway) ->
     assert connection.protocol == "TLSv1.3"
 
 
-def test_no_request_fails_through_all_phases(
+def test_no_request_fails_through_all_phases_of_a_rotation(
     network: NetworkGateway, generations: tuple[Generation, Generation]
 ) -> None:
     old, new = generations
@@ -111,7 +111,7 @@ def test_no_request_fails_through_all_phases(
         fresh()
 
     def fresh() -> None:
-        """The stream goes on, over connections made since."""
+        """Wait until both upstreams have new connections and the request stream continues."""
         before = network.handshakes()
         assert len(before) == 2
         eventually(
@@ -137,7 +137,7 @@ def test_no_request_fails_through_all_phases(
 def shared(
     edge_authority: EdgeAuthority, background: BackgroundLoop, generations: tuple[Generation, Generation]
 ) -> Iterator[NetworkGateway]:
-    """One for tests that leave it as it was."""
+    """A network gateway shared by tests that do not change it."""
     with network_of(edge_authority, background, generations[0]) as gateway:
         yield gateway
 
@@ -155,7 +155,7 @@ def listeners(gateway: NetworkGateway) -> dict[Channel, tuple[str, int]]:
         for role in sorted(NAMED_ROLES - MAY_CONNECT[channel])
     ],
 )
-async def test_no_other_role_reaches_an_upstream(
+async def test_an_upstream_refuses_roles_that_may_not_connect_to_it(
     shared: NetworkGateway, generations: tuple[Generation, Generation], tmp_path: Path, channel: Channel, role: Role
 ) -> None:
     install(tmp_path / "x", SpiffeId.process(TRUST_DOMAIN, role, "x"), generations[0], [generations[0]])
@@ -163,7 +163,7 @@ async def test_no_other_role_reaches_an_upstream(
 
 
 @pytest.mark.parametrize("channel", [Channel.REST, Channel.AUTH])
-async def test_leaf_of_the_authority_before_is_refused(
+async def test_a_certificate_of_the_previous_authority_is_refused_after_a_rotation(
     network: NetworkGateway, generations: tuple[Generation, Generation], tmp_path: Path, channel: Channel
 ) -> None:
     old, new = generations
@@ -177,7 +177,7 @@ async def test_leaf_of_the_authority_before_is_refused(
 
 
 @pytest.mark.parametrize("channel", [Channel.REST, Channel.AUTH])
-async def test_plaintext_gets_no_answer(shared: NetworkGateway, channel: Channel) -> None:
+async def test_an_upstream_does_not_answer_plaintext(shared: NetworkGateway, channel: Channel) -> None:
     reader, writer = await asyncio.open_connection(*listeners(shared)[channel])
     writer.write(b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nx-sluice-principal: root\r\nx-sluice-roles: admin\r\n\r\n")
     with contextlib.suppress(ConnectionError):
@@ -186,7 +186,7 @@ async def test_plaintext_gets_no_answer(shared: NetworkGateway, channel: Channel
     writer.close()
 
 
-async def test_jobmanager_gets_the_public_keys_and_nothing_else(shared: NetworkGateway) -> None:
+async def test_the_jobmanager_gets_only_the_public_keys_from_the_auth_service(shared: NetworkGateway) -> None:
     directory = shared.rest_identity
     status = await attempt(shared, Channel.AUTH, directory)
     assert status.split()[1] == b"404"
@@ -200,7 +200,7 @@ async def test_jobmanager_gets_the_public_keys_and_nothing_else(shared: NetworkG
     assert fetched.split()[1] == b"200"
 
 
-async def test_jobmanager_asks_whose_streams_may_stay(shared: NetworkGateway) -> None:
+async def test_the_jobmanager_asks_the_auth_service_whose_streams_may_continue(shared: NetworkGateway) -> None:
     check = remote_check_holders(AuthService(TlsIdentity(shared.rest_identity), [shared.auth_address]))
     ada = StreamHolder(principal="ada", kind="certificate", credential="c-ada", id=Jti("p-1"))
     eve = StreamHolder(principal="eve", kind="certificate", credential="c-eve", id=Jti("p-2"))
@@ -215,7 +215,7 @@ async def test_jobmanager_asks_whose_streams_may_stay(shared: NetworkGateway) ->
         await nobody({ada})
 
 
-async def test_jobmanager_has_uses_of_secrets_recorded_and_no_other_acts(shared: NetworkGateway) -> None:
+async def test_the_jobmanager_can_have_only_uses_of_secrets_recorded(shared: NetworkGateway) -> None:
     record = remote_record(AuthService(TlsIdentity(shared.rest_identity), [shared.auth_address]))
     await record("secret.used", "ada", {"secret": "db", "job": "a" * 32})
     found = [
@@ -241,7 +241,7 @@ async def test_jobmanager_has_uses_of_secrets_recorded_and_no_other_acts(shared:
         await nobody("secret.used", "ada", {})
 
 
-async def test_jobmanager_has_receipts_recorded_and_gets_proof(shared: NetworkGateway) -> None:
+async def test_the_jobmanager_gets_a_proof_for_each_recorded_receipt(shared: NetworkGateway) -> None:
     identity = TlsIdentity(shared.rest_identity)
     prove = remote_prove(AuthService(identity, [shared.auth_address]))
     order = ProofOrder("a" * 32, "ada", "b" * 64)
@@ -269,7 +269,7 @@ async def test_jobmanager_has_receipts_recorded_and_gets_proof(shared: NetworkGa
         await gateway(order, "")
 
 
-async def test_jobmanager_asks_which_tokens_jobs_get(shared: NetworkGateway) -> None:
+async def test_the_jobmanager_asks_the_auth_service_which_tokens_jobs_get(shared: NetworkGateway) -> None:
     ask = remote_ask_for_token(AuthService(TlsIdentity(shared.rest_identity), [shared.auth_address]))
     subject = f"spiffe://{TRUST_DOMAIN}/job/{'a' * 32}/driver"
     query = TokenQuery(
@@ -285,7 +285,7 @@ async def test_jobmanager_asks_which_tokens_jobs_get(shared: NetworkGateway) -> 
 
 
 async def attempt(gateway: NetworkGateway, channel: Channel, directory: Path, path: str = "/v1/jobs") -> bytes:
-    """Dial an upstream with this identity and ask something; what comes back."""
+    """Connect to an upstream with the identity in ``directory``, send a request, return the status line."""
     context = TlsIdentity(directory).client_context(server_policy(channel, TRUST_DOMAIN), alpn=["http/1.1"])
     reader, writer = await asyncio.open_connection(*listeners(gateway)[channel], ssl=context)
     try:
@@ -295,10 +295,10 @@ async def attempt(gateway: NetworkGateway, channel: Channel, directory: Path, pa
         writer.transport.abort()
 
 
-def test_revoked_jobmanager_is_left_alone_within_seconds(
+def test_a_revoked_jobmanager_gets_no_more_requests_within_seconds(
     network: NetworkGateway, generations: tuple[Generation, Generation]
 ) -> None:
-    """Connections that are open then are used no longer."""
+    """Connections that are open at the time are no longer used."""
     token = network.token(AccessRole.VIEWER)
     assert network.send("GET", "/v1/jobs", token=token).status == 200
     generations[0].revoke(TlsIdentity(network.rest_identity).material.leaf.serial_number)
@@ -314,7 +314,7 @@ def test_revoked_jobmanager_is_left_alone_within_seconds(
     eventually(lambda: network.send("GET", "/v1/jobs", token=token).status == 200, "its new certificate does not help")
 
 
-def test_revoked_gateway_is_shut_out_within_seconds(
+def test_a_revoked_gateway_is_refused_within_seconds(
     network: NetworkGateway, generations: tuple[Generation, Generation]
 ) -> None:
     token = network.token(AccessRole.VIEWER)
@@ -324,7 +324,7 @@ def test_revoked_gateway_is_shut_out_within_seconds(
     eventually(lambda: network.send("GET", "/v1/jobs", token=token).status == 503, "REST goes on serving it")
 
 
-def test_public_certificate_changes_its_authority_under_new_connections(
+def test_the_public_certificate_changes_to_another_authority_without_a_failed_request(
     network: NetworkGateway, tmp_path: Path
 ) -> None:
     following = EdgeAuthority(tmp_path / "next")
@@ -358,7 +358,10 @@ async def admitted(gateway: NetworkGateway, channel: Channel, directory: Path) -
 
 
 async def refused(gateway: NetworkGateway, channel: Channel, directory: Path) -> None:
-    """The client believes the server, so that the refusal is the server's."""
+    """Check that the upstream refuses the client.
+
+    The client itself accepts the server, so the refusal comes from the server.
+    """
     answer = b""
     with contextlib.suppress(OSError):
         answer = await attempt(gateway, channel, directory)

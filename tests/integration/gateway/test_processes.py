@@ -1,4 +1,4 @@
-"""How the two processes start, refuse to start, and end."""
+"""How the processes of the auth service and of Envoy start, refuse to start, and end."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_port_in_use_is_named(home: Home, gateway: Gateway) -> None:
         await run_envoy(home, GatewayConfig(port=gateway.port), TRUST_DOMAIN)
 
 
-async def test_port_in_use_by_a_program_that_shares_it_is_refused_too(home: Home) -> None:
+async def test_a_port_shared_by_another_program_with_so_reuseport_is_refused(home: Home) -> None:
     """SO_REUSEPORT would let two servers take turns behind one port."""
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -78,7 +78,7 @@ async def test_envoy_does_not_start_without_its_certificate(short_home: Home) ->
 
 @pytest.fixture
 async def auth(home: Home) -> AsyncIterator[None]:
-    """The auth service: Envoy has its configuration from there."""
+    """A running auth service, from which Envoy gets its configuration."""
     running = asyncio.create_task(run_auth(home, ANY_PORT, TRUST_DOMAIN))
     yield
     running.cancel()
@@ -87,7 +87,7 @@ async def auth(home: Home) -> AsyncIterator[None]:
 
 @pytest.mark.usefixtures("auth")
 async def test_home_of_earlier_versions_keeps_working(home: Home) -> None:
-    """There the public certificate was where the internal one is now."""
+    """There the public certificate was stored where the internal one is now."""
     home.identity(Role.GATEWAY, EDGE_NAME).rename(home.identity(Role.GATEWAY, ENVOY_NAME))
     running = asyncio.create_task(run_envoy(home, ANY_PORT, TRUST_DOMAIN))
     await until(lambda: (home.run / "endpoints" / "envoy.json").exists() or running.done())
@@ -103,7 +103,9 @@ async def test_envoy_does_not_serve_its_internal_certificate(home: Home, edge_au
         await run_envoy(home, ANY_PORT, TRUST_DOMAIN)
 
 
-async def test_envoy_does_not_go_inside_with_its_public_certificate(home: Home, edge_authority: EdgeAuthority) -> None:
+async def test_envoy_does_not_connect_to_rest_with_its_public_certificate(
+    home: Home, edge_authority: EdgeAuthority
+) -> None:
     edge_authority.issue(home.identity(Role.GATEWAY, ENVOY_NAME))
     with pytest.raises(EnvoyIdentityError, match="holds the gateway's public certificate"):
         await run_envoy(home, ANY_PORT, TRUST_DOMAIN, rest=("127.0.0.1", 1))
@@ -137,7 +139,7 @@ async def test_envoy_does_not_start_with_a_certificate_of_another_trust_domain(h
 
 
 @pytest.mark.usefixtures("auth")
-async def test_envoy_that_ends_by_itself_is_an_error_and_its_address_is_withdrawn(home: Home) -> None:
+async def test_an_envoy_that_exits_unexpectedly_is_an_error_and_its_endpoint_is_removed(home: Home) -> None:
     running = asyncio.create_task(run_envoy(home, ANY_PORT, TRUST_DOMAIN))
     endpoint = home.run / "endpoints" / "envoy.json"
     await until(lambda: endpoint.exists() or running.done())
@@ -172,7 +174,7 @@ def test_envoy_dies_when_its_parent_is_killed(home: Home) -> None:
         parent.wait()
 
 
-async def test_leftovers_of_a_killed_process_are_no_obstacle(home: Home) -> None:
+async def test_sockets_left_by_a_killed_process_do_not_prevent_a_start(home: Home) -> None:
     """Sockets stay behind after SIGKILL."""
     for name in ("auth.sock", "xds.sock", "sds.sock", "envoy-admin.sock"):
         listen_unix(home.sockets / name).close()
@@ -214,7 +216,7 @@ async def test_auth_service_does_not_start_with_a_damaged_token_file(home: Home)
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Poll beside the loop that the condition depends on."""
+    """Poll in a thread, so that the event loop that the condition depends on keeps running."""
     await asyncio.to_thread(eventually, condition, "the process does not come up")
 
 

@@ -1,9 +1,11 @@
-"""Takes one job through its life in the store over and over, killed a step later each time; for test_store_crash.py.
+"""Takes one job through its life in the store repeatedly, killed one step later each time.
+
+Used by test_store_crash.py.
 
     python store_crash.py DIRECTORY
 
-The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`).
-Prints one JSON object per crash: what the store had confirmed by then, and what the next leader finds.
+The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`). Prints one JSON object
+per crash: what the store had confirmed by then, and what the next leader finds.
 """
 
 from __future__ import annotations
@@ -32,21 +34,21 @@ CONTENT = b"print(1)"
 
 
 def submission(blobs: BlobStore) -> JobSubmission:
-    """A submission with its pipeline stored."""
+    """Return a submission whose pipeline is stored in ``blobs``."""
     with blobs.writer(JOB, "p.py") as writer:
         writer.write(CONTENT)
         return JobSubmission(name="p.py", owner="alice", pipeline=writer.commit())
 
 
 def result(wanted: JobSubmission) -> JobRecord:
-    """What became of it."""
+    """Return the record of the job after it has finished."""
     detail = accepted_detail(JOB, wanted, 1)
     ended = msgspec.structs.replace(detail, state=JobState.FINISHED, end_time=2, duration_ms=1)
     return JobRecord(submission=wanted, detail=ended)
 
 
 async def live(directory: Path, confirm: int) -> None:
-    """The whole life of a job; each confirmed stage is written to the descriptor ``confirm``."""
+    """Run the whole life of a job, and write each confirmed stage to the descriptor ``confirm``."""
     blobs = BlobStore(directory / "blobs", 1 << 20)
     wanted = submission(blobs)
     election = EmbeddedElection(directory / "ha")
@@ -65,7 +67,7 @@ async def live(directory: Path, confirm: int) -> None:
 
 
 def live_and_die(directory: Path, step: int, confirm: int) -> None:
-    """The same, killed before its ``step``-th step."""
+    """Run the whole life of a job, killed before its ``step``-th step."""
     die_before(step)
     asyncio.run(live(directory, confirm))
 

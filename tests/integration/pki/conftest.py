@@ -19,20 +19,20 @@ DEADLINE_SECONDS = 20.0
 
 
 class Echo(asyncio.Protocol):
-    """Sends back what it gets; counts how often a peer was let through to it, and keeps the connections."""
+    """Sends back what it receives, counts the admitted peers, and keeps the connections."""
 
     admitted = 0
     connections: tuple[asyncio.Transport, ...] = ()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note that the listener let somebody in."""
+        """Record that the listener has admitted a peer."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         type(self).admitted += 1
         type(self).connections += (transport,)
 
     def data_received(self, data: bytes) -> None:
-        """Echo."""
+        """Send the data back."""
         self.transport.write(data)
 
 

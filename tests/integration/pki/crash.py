@@ -1,9 +1,11 @@
-"""Runs one PKI operation over and over, killed a step later each time, and says how often; for test_crash.py.
+"""Runs one PKI operation repeatedly, killed one step later each time, and reports what it left.
+
+Used by test_crash.py.
 
     python crash.py DIRECTORY init|issue
 
-The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`). Prints one JSON object per crash:
-what a reader finds then, and after the operation is done once more.
+The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`). Prints one JSON object
+per crash: what a reader finds then, and after the operation is done once more.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def leftovers(directory: Path) -> list[str]:
 
 
 def crash_init(directory: Path) -> None:
-    """Creating authorities in an empty place."""
+    """Create authorities in an empty directory, killed at one step after another."""
     for step in itertools.count(1):
         pki = directory / str(step)
         store = AuthorityStore(pki)
@@ -51,7 +53,7 @@ def crash_init(directory: Path) -> None:
 
 
 def crash_issue(directory: Path) -> None:
-    """Renewing an identity that is there."""
+    """Renew an existing identity, killed at one step after another."""
     issuer = LocalIssuer(directory / "pki", PkiConfig())
     issuer.ensure_authorities()
     identity = directory / "identity"

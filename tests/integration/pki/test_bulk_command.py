@@ -30,13 +30,17 @@ TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
 
 @pytest.fixture
 def inventory(tmp_path: Path) -> Path:
-    """An inventory of three."""
+    """An inventory file with three identities."""
     file = tmp_path / "cluster.toml"
     file.write_text(CLUSTER)
     return file
 
 
-def test_inventory_twice_into_directories(sluice_pki: Command, pki: TestPki, inventory: Path) -> None:  # noqa: F811
+def test_a_second_issue_of_an_inventory_keeps_every_directory(
+    sluice_pki: Command,  # noqa: F811
+    pki: TestPki,  # noqa: F811
+    inventory: Path,
+) -> None:
     first = sluice_pki("issue", "--inventory", inventory, "--json").json()
     assert (first["issued"], first["renewed"], first["kept"]) == (3, 0, 0)
     directory = pki.home.identity(Role.TASKMANAGER, "tm-1")
@@ -47,7 +51,7 @@ def test_inventory_twice_into_directories(sluice_pki: Command, pki: TestPki, inv
     assert read_identity(directory)[0].leaf == leaf
 
 
-def test_store_of_many_and_one_taken_out(
+def test_one_identity_is_unpacked_from_a_store_of_many(
     sluice_pki: Command,  # noqa: F811
     pki: TestPki,  # noqa: F811
     inventory: Path,
@@ -69,7 +73,7 @@ def test_store_of_many_and_one_taken_out(
     assert (absent.code, "is not in" in absent.err) == (1, True)
 
 
-def test_single_issue_only_if_due(sluice_pki: Command, pki: TestPki) -> None:  # noqa: F811
+def test_issue_of_one_identity_keeps_it_until_it_is_due(sluice_pki: Command, pki: TestPki) -> None:  # noqa: F811
     assert pki.home.pki.exists()
     first = sluice_pki("issue", "taskmanager/tm-1", "--json").json()
     kept = sluice_pki("issue", "taskmanager/tm-1", "--json").json()
@@ -81,7 +85,7 @@ def test_single_issue_only_if_due(sluice_pki: Command, pki: TestPki) -> None:  #
     assert (forced["action"], forced["reason"]) == ("renewed", "it was asked for")
 
 
-def test_exit_codes_of_needs_renewal(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> None:  # noqa: F811
+def test_needs_renewal_exits_with_a_code_for_each_outcome(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> None:  # noqa: F811
     directory = pki.directory(TASKMANAGER)
     damaged = tmp_path / "damaged.pem"
     damaged.write_bytes((directory / "chain.pem").read_bytes()[:200])
@@ -108,8 +112,8 @@ def test_exit_codes_of_needs_renewal(sluice_pki: Command, pki: TestPki, tmp_path
         assert sluice_pki("needs-renewal", *wrong).code == 255
 
 
-def test_renew_what_is_due(sluice_pki: Command, tmp_path: Path) -> None:  # noqa: F811
-    """One of the two was issued so long ago that it is past half of its life."""
+def test_renew_renews_only_what_is_due(sluice_pki: Command, tmp_path: Path) -> None:  # noqa: F811
+    """One of the two identities is past half of its lifetime."""
     home, config = Home.at(tmp_path / "home"), PkiConfig()
     past = utc_now() - dt.timedelta(hours=20)
     AuthorityStore(home.pki).ensure(config, past)
@@ -141,7 +145,7 @@ def test_renew_what_is_due(sluice_pki: Command, tmp_path: Path) -> None:  # noqa
         pytest.param(("renew", "nothing"), 1, "cannot read", id="renew-nothing"),
     ],
 )
-def test_mistakes(
+def test_mistakes_are_reported_with_exit_codes(
     arguments: tuple[str, ...],
     code: int,
     says: str,
@@ -154,14 +158,14 @@ def test_mistakes(
 
 
 @pytest.mark.parametrize("verb", ["unpack", "needs-renewal", "renew"])
-def test_help_teaches_by_example(verb: str, sluice_pki: Command) -> None:  # noqa: F811
+def test_help_of_each_verb_shows_an_example(verb: str, sluice_pki: Command) -> None:  # noqa: F811
     outcome = sluice_pki(verb, "--help")
     assert f"sluice pki {verb}" in outcome.out
     assert "--json" in outcome.out
 
 
-def test_root_with_a_passphrase(sluice_pki: Command, tmp_path: Path) -> None:  # noqa: F811
-    """From then on everything but a new authority goes without it."""
+def test_an_encrypted_root_needs_its_passphrase_only_for_a_new_authority(sluice_pki: Command, tmp_path: Path) -> None:  # noqa: F811
+    """From then on everything else works without the passphrase."""
     passphrase = tmp_path / "passphrase"
     passphrase.write_text("correct horse battery\n")
     passphrase.chmod(0o600)
@@ -174,8 +178,8 @@ def test_root_with_a_passphrase(sluice_pki: Command, tmp_path: Path) -> None:  #
     assert sluice_pki("init", "--root-passphrase-file", passphrase, "--json").json()["created"] == ["edge"]
 
 
-def test_root_on_another_machine(sluice_pki: Command, tmp_path: Path) -> None:  # noqa: F811
-    """Only a request goes there and only certificates come back."""
+def test_a_root_on_another_machine_certifies_the_authorities_by_csr(sluice_pki: Command, tmp_path: Path) -> None:  # noqa: F811
+    """Only a CSR goes there and only certificates come back."""
     there = ("--home", tmp_path / "offline")
     passphrase = tmp_path / "passphrase"
     passphrase.write_text("correct horse battery\n")
@@ -203,7 +207,7 @@ def test_root_on_another_machine(sluice_pki: Command, tmp_path: Path) -> None:  
 
 
 @pytest.mark.parametrize("asked", ["90d", "2h"])
-def test_renewal_keeps_the_lifetime_or_says_what_it_does(
+def test_renewal_keeps_the_lifetime_or_reports_the_change(
     asked: str,
     sluice_pki: Command,  # noqa: F811
     pki: TestPki,  # noqa: F811
@@ -225,7 +229,7 @@ def test_renewal_keeps_the_lifetime_or_says_what_it_does(
     assert sluice_pki("renew", directory, "--ca", "localhost:1", "--lifetime", "1h").code == 2
 
 
-def test_renewal_is_bounded_by_the_configuration_and_says_so(
+def test_a_renewed_lifetime_is_limited_by_the_configuration_and_the_change_reported(
     sluice_pki: Command,  # noqa: F811
     pki: TestPki,  # noqa: F811
 ) -> None:

@@ -55,11 +55,11 @@ def sluice_pki(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
 
 @pytest.fixture
 def pki(tmp_path: Path) -> TestPki:
-    """Authorities in the command's home."""
+    """A PKI with its authorities in the home that the command uses."""
     return TestPki(tmp_path)
 
 
-def test_init_twice(sluice_pki: Command) -> None:
+def test_a_second_init_keeps_the_authorities(sluice_pki: Command) -> None:
     first, second = sluice_pki("init", "--algorithm", "ecdsa-p384", "--json"), sluice_pki("init")
     assert (first.code, second.code) == (0, 0)
     assert first.json()["created"] == ["root", "internal", "edge"]
@@ -72,7 +72,7 @@ def test_init_twice(sluice_pki: Command) -> None:
     assert (again["created"], again["kept"]) == ([], ["root", "internal", "edge"])
 
 
-def test_issue_inspect_verify(sluice_pki: Command, pki: TestPki) -> None:
+def test_an_issued_identity_is_inspected_and_verified(sluice_pki: Command, pki: TestPki) -> None:
     issued = sluice_pki("issue", "taskmanager/tm-1", "--dns", "worker.example", "--lifetime", "90m", "--json")
     assert issued.code == 0, issued.err
     directory = Path(issued.json()["directory"])
@@ -89,7 +89,7 @@ def test_issue_inspect_verify(sluice_pki: Command, pki: TestPki) -> None:
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 @pytest.mark.parametrize("case", [Hostile.EXPIRED, Hostile.FOREIGN_CA, Hostile.TWO_SPIFFE_IDS])
-def test_not_verified_is_exit_code_1_with_the_reason(
+def test_a_failed_verification_exits_with_1_and_its_reason(
     case: Hostile, as_json: bool, sluice_pki: Command, pki: TestPki
 ) -> None:
     directory = pki.hostile(case, pretending=TASKMANAGER).directory
@@ -103,7 +103,7 @@ def test_not_verified_is_exit_code_1_with_the_reason(
         assert outcome.err.startswith("error: ")
 
 
-def test_certificate_of_the_edge_is_not_verified_inside(sluice_pki: Command, pki: TestPki) -> None:
+def test_an_edge_certificate_is_not_verified_with_the_internal_anchors(sluice_pki: Command, pki: TestPki) -> None:
     edge = pki.edge_server()
     assert sluice_pki("verify", edge / "chain.pem", "--ca", edge / "ca.pem", "--purpose", "server").code == 0
     inside = pki.directory(TASKMANAGER) / "ca.pem"
@@ -112,7 +112,7 @@ def test_certificate_of_the_edge_is_not_verified_inside(sluice_pki: Command, pki
     assert "no path to a trust anchor" in outcome.err
 
 
-def test_key_made_elsewhere_is_certified_by_request(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> None:
+def test_a_key_generated_elsewhere_is_certified_by_csr(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> None:
     key_pem, csr_pem = new_csr(TASKMANAGER, dns=["worker.example"])
     (tmp_path / "tm.csr").write_bytes(csr_pem)
     out = tmp_path / "signed"
@@ -130,7 +130,7 @@ def test_key_made_elsewhere_is_certified_by_request(sluice_pki: Command, pki: Te
     assert pki.home.pki.exists()
 
 
-def test_request_is_inspected_with_subject_and_names(sluice_pki: Command, tmp_path: Path) -> None:
+def test_inspect_shows_the_subject_and_the_names_of_a_csr(sluice_pki: Command, tmp_path: Path) -> None:
     (tmp_path / "tm.csr").write_bytes(new_csr(TASKMANAGER, dns=["worker.example"], ips=["10.0.0.7"])[1])
     shown = sluice_pki("inspect", tmp_path / "tm.csr").out
     assert f"request for {TASKMANAGER}" in shown
@@ -138,7 +138,9 @@ def test_request_is_inspected_with_subject_and_names(sluice_pki: Command, tmp_pa
     assert "names     worker.example, 10.0.0.7" in shown
 
 
-def test_public_certificate_of_the_gateway(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> None:
+def test_the_public_certificate_of_the_gateway_verifies_as_server_only(
+    sluice_pki: Command, pki: TestPki, tmp_path: Path
+) -> None:
     assert pki.home.pki.exists()
     options = ("--edge-server", "--dns", "cluster.example", "--ip", "127.0.0.1", "--out", tmp_path / "edge")
     outcome = sluice_pki("issue", "gateway/envoy", *options)
@@ -147,7 +149,7 @@ def test_public_certificate_of_the_gateway(sluice_pki: Command, pki: TestPki, tm
     assert sluice_pki("verify", tmp_path / "edge", "--purpose", "client").code == 1
 
 
-def test_exports(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> None:
+def test_exported_files_are_private_when_they_hold_a_secret(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> None:
     directory = pki.directory(TASKMANAGER)
     for source, kind, secret in (
         ("edge", "ca", False),
@@ -213,16 +215,14 @@ def test_mistakes_have_exit_codes_and_remedies(
 
 
 @pytest.mark.parametrize("verb", ["init", "issue", "inspect", "verify", "export"])
-def test_help_teaches_by_example(verb: str, sluice_pki: Command) -> None:
+def test_help_of_each_verb_shows_an_example(verb: str, sluice_pki: Command) -> None:
     outcome = sluice_pki(verb, "--help")
     assert outcome.code == 0
     assert f"sluice pki {verb}" in outcome.out
     assert "--json" in outcome.out
 
 
-def test_export_for_a_program_lists_its_files_and_says_what_is_wrong_with_a_wish(
-    sluice_pki: Command, tmp_path: Path
-) -> None:
+def test_export_for_a_program_lists_its_files_and_refuses_invalid_options(sluice_pki: Command, tmp_path: Path) -> None:
     assert sluice_pki("init").code == 0
     assert sluice_pki("issue", "zookeeper/zk-1", "--dns", "zk-1.example.org", "--out", "zk-1").code == 0
     written = sluice_pki("export", "zk-1", "--for", "zookeeper", "--output", "out", "--json")
@@ -268,7 +268,7 @@ def test_authorities_certify_the_names_that_the_configuration_lists(sluice_pki: 
     assert not directory.with_name("tm-2").exists()
 
 
-def test_a_name_in_the_configuration_that_is_none_stops_init(sluice_pki: Command, tmp_path: Path) -> None:
+def test_a_malformed_name_in_the_configuration_stops_init(sluice_pki: Command, tmp_path: Path) -> None:
     (tmp_path / "sluice.toml").write_text('[pki]\nedge_names = ["*.example.org"]\n')
     outcome = sluice_pki("init")
     assert outcome.code == 1

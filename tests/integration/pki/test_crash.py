@@ -1,4 +1,4 @@
-"""kill -9 at every step of creating authorities and of renewing an identity."""
+"""Creating authorities and renewing an identity, killed with SIGKILL at every step."""
 
 from __future__ import annotations
 

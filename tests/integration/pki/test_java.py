@@ -1,4 +1,4 @@
-"""The JVM reads what we write: keystores with key and chain, and trust stores."""
+"""The JVM reads the keystores (key and chain) and trust stores that we write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
 
 
 def keytool(keystore: Path, password_file: Path) -> str:
-    """What Java's own tool lists of a keystore, in full."""
+    """Return the full listing of a keystore by Java's keytool."""
     tool = find_java().executable.resolve().parent / "keytool"
     done = subprocess.run(
         [tool, "-J-Duser.language=en", "-list", "-v", "-keystore", keystore, "-storepass:file", password_file],

@@ -1,4 +1,4 @@
-"""The other keystores: Java's tool reads them, takes the key out, and refuses a wrong password and damage."""
+"""The other keystores: keytool reads them, extracts the key, and refuses a wrong password and damage."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def material(tmp_path: Path) -> IdentityMaterial:
 
 @pytest.mark.parametrize("algorithm", ["ecdsa-p256", "rsa-3072"])
 @pytest.mark.parametrize("kind", [Format.JKS, Format.PKCS12_LEGACY])
-def test_java_reads_it_and_takes_the_key_out(kind: Format, algorithm: str, tmp_path: Path) -> None:
-    """Moving the entry into a PKCS#12 store decrypts the key; OpenSSL then says which it is."""
+def test_java_reads_the_keystore_and_extracts_its_key(kind: Format, algorithm: str, tmp_path: Path) -> None:
+    """Moving the entry into a PKCS#12 store decrypts the key; OpenSSL then identifies it."""
     pki = TestPki(tmp_path, PkiConfig(trust_domain=TRUST_DOMAIN, key_algorithm=algorithm))
     identity = read_identity(pki.directory(TASKMANAGER))[0]
     store, secret = write(tmp_path, export_identity(identity, kind))
@@ -93,7 +93,7 @@ def test_wrong_password_and_damage_are_noticed(
     assert keytool("-list", "-keystore", store, "-storepass:file", secret).returncode != 0
 
 
-def test_passwords_do_not_show(material: IdentityMaterial) -> None:
+def test_keystore_passwords_do_not_appear_in_the_repr(material: IdentityMaterial) -> None:
     for kind in (Format.JKS, Format.PKCS12_LEGACY, Format.JKS_TRUST):
         exported = export_identity(material, kind)
         assert exported.password is not None

@@ -1,4 +1,4 @@
-"""The identities that `sluice up` makes, and how it brings a home of earlier versions up to date."""
+"""The identities that `sluice up` creates, and how it updates a home of an earlier version."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def home(tmp_path: Path, configuration: Configuration) -> Home:
 
 
 def of(home: Home, name: str) -> tuple[str, tuple[Purpose, ...], AuthorityKind]:
-    """Whose identity a directory of the gateway holds, what for, and by which authority."""
+    """Return the identity, purposes and authority of the certificate in a directory of the gateway."""
     material, _ = read_identity(home.identity(Role.GATEWAY, name))
     (kind,) = (kind for kind in AuthorityKind if AuthorityStore(home.pki).certificate(kind) in material.anchors)
     return str(material.spiffe_id), purposes_of(material.leaf), kind
 
 
-async def test_gateway_has_one_identity_for_each_side(home: Home, configuration: Configuration) -> None:
+async def test_the_gateway_has_an_internal_and_an_edge_identity(home: Home, configuration: Configuration) -> None:
     async with online_ca(home, configuration.pki, configuration.ca):
         made = await asyncio.to_thread(issue_due, home, configuration)
         assert [line.removeprefix("issued spiffe://sluice.local/") for line in made] == [
@@ -63,7 +63,7 @@ async def test_gateway_has_one_identity_for_each_side(home: Home, configuration:
 async def test_public_certificate_in_the_place_of_the_internal_one_is_replaced(
     home: Home, configuration: Configuration
 ) -> None:
-    """As earlier versions had it; certificates that are good otherwise."""
+    """Earlier versions had it there; the certificate is valid otherwise."""
     directory = home.identity(Role.GATEWAY, "envoy")
     spiffe_id = SpiffeId.process("sluice.local", Role.GATEWAY, "envoy")
     LocalIssuer(home, configuration.pki).issue_edge_server(directory, spiffe_id, dns=["localhost"], ips=["127.0.0.1"])

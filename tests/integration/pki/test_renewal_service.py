@@ -1,4 +1,4 @@
-"""A process that keeps itself fresh against an authority elsewhere: real sockets, a clock that the test moves."""
+"""A process renews its own identity at a remote authority: real sockets, a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ DRIVER = SpiffeId.driver(TRUST_DOMAIN, "a" * 32)
 
 
 class World:
-    """An authority that can be switched off and on, and a machine that joins it."""
+    """An authority that can be stopped and started, and a machine that joins it."""
 
     def __init__(self, root: Path) -> None:
         self.pki = TestPki(root)
@@ -82,26 +82,26 @@ class World:
         self._ca = AsyncExitStack()
 
     def clock(self) -> dt.datetime:
-        """The present of the machine that joins."""
+        """Return the current time of the joining machine."""
         return utc_now() + self.passed
 
     def locate_all(self) -> tuple[CaAddress, ...]:
         return (self.locate(),)
 
     def locate(self) -> CaAddress:
-        """Where the authority is, or was."""
+        """Return the authority's last address; before its first start, one where nothing listens."""
         return self.address or CaAddress(mutual=("127.0.0.1", 9), enrolment=("127.0.0.1", 9))
 
     async def start_ca(self) -> None:
-        """Start it, or start it again: at another address, with the same ledger."""
+        """Start the authority; after a restart it has another address but the same ledger."""
         self.address = await self._ca.enter_async_context(online_ca(self.pki.home, self.pki.config, CaConfig()))
 
     async def stop_ca(self) -> None:
-        """From now on nobody answers."""
+        """Stop the authority."""
         await self._ca.aclose()
 
     def new_token(self, spiffe_id: SpiffeId = WORKER) -> str:
-        """Put a fresh token where it is expected."""
+        """Write a fresh join token to the file where the joining process expects it."""
         certificate = AuthorityStore(self.pki.home.pki).certificate(AuthorityKind.INTERNAL)
         record, text = mint(spiffe_id, certificate, now=utc_now())
         TokenStore(self.pki.home.pki).add(record, now=utc_now())
@@ -109,7 +109,7 @@ class World:
         return text
 
     def keeper(self, *, join_seconds: float = 60.0) -> RenewalService[TrustSubscription]:
-        """What keeps the machine's identity."""
+        """Return the renewal service that keeps the machine's identity."""
         issuer = EnrollingIssuer(self.locate_all, {WORKER: self.token}, clock=self.clock)
         kept = EnrolledIdentity(ManagedIdentity(WORKER, self.directory), issuer)
         follower = subscribed_trust(self.home, self.locate_all, [kept], clock=self.clock, draw=lambda: 0.0)
@@ -117,16 +117,16 @@ class World:
 
     @property
     def material(self) -> IdentityMaterial:
-        """What is in the directory now."""
+        """The identity that is in the directory now."""
         return read_identity(self.directory)[0]
 
     @property
     def leaf(self) -> x509.Certificate:
-        """The certificate alone, which is there at every moment."""
+        """The certificate alone, which can be read at any moment."""
         return read_certificates(self.directory / CHAIN_FILE)[0]
 
     def issued(self) -> list[str]:
-        """How certificates were asked for."""
+        """Return how each certificate was requested, as the kinds in the ledger."""
         return [
             each.kind
             for each in read_ledger(ledger_path(self.pki.home.pki))
@@ -152,7 +152,7 @@ async def running(keeper: RenewalService[TrustSubscription]) -> AsyncIterator[No
         await keeper.close()
 
 
-async def test_it_joins_renews_at_half_life_and_needs_the_token_once(world: World) -> None:
+async def test_a_process_joins_with_its_token_once_and_renews_at_half_life(world: World) -> None:
     await world.start_ca()
     world.new_token()
     keeper = world.keeper()
@@ -171,7 +171,7 @@ async def test_it_joins_renews_at_half_life_and_needs_the_token_once(world: Worl
     assert world.issued() == ["enrolment", "renewal"]
 
 
-async def test_it_waits_at_its_start_for_an_authority_that_is_away(world: World) -> None:
+async def test_a_starting_process_waits_for_an_unavailable_authority(world: World) -> None:
     await world.start_ca()
     world.new_token()
     await world.stop_ca()
@@ -184,7 +184,7 @@ async def test_it_waits_at_its_start_for_an_authority_that_is_away(world: World)
     assert world.issued() == ["enrolment"]
 
 
-async def test_it_gives_up_in_time_and_the_token_stays(world: World) -> None:
+async def test_a_process_gives_up_joining_after_its_time_limit_and_keeps_the_token(world: World) -> None:
     world.new_token()
     keeper = world.keeper(join_seconds=0)
     with pytest.raises(CaUnavailable):
@@ -208,7 +208,9 @@ async def test_a_token_that_was_used_is_refused_at_once(world: World) -> None:
     assert world.issued() == ["enrolment"]
 
 
-async def test_while_the_authority_is_away_everything_stays_and_goes_on_after_its_restart(world: World) -> None:
+async def test_a_process_keeps_its_certificate_while_the_authority_is_away_and_renews_after_its_restart(
+    world: World,
+) -> None:
     await world.start_ca()
     world.new_token()
     keeper = world.keeper()
@@ -227,8 +229,8 @@ async def test_while_the_authority_is_away_everything_stays_and_goes_on_after_it
         await until(lambda: keeper.follower.trust.version != known, "the news did not arrive after the restart")
 
 
-async def test_a_clock_that_jumps_beyond_the_end_and_back_costs_nothing(world: World) -> None:
-    """While it is wrong nothing is usable and nothing can be renewed; when it is right again all is as before."""
+async def test_a_clock_that_jumps_past_the_expiry_and_back_leaves_the_certificate_in_use(world: World) -> None:
+    """While it is wrong nothing can be renewed; once it is right again, everything works again."""
     await world.start_ca()
     world.new_token()
     keeper = world.keeper()
@@ -251,11 +253,11 @@ class Rotating(OnlineAuthority):
     trusted: tuple[Authority, ...] = ()
 
     def anchors(self) -> bytes:
-        """The one that signs first."""
+        """Return the anchors, that of the signing authority first."""
         return to_pem(*(each.certificate for each in self.trusted)) if self.trusted else super().anchors()
 
 
-async def test_when_another_authority_signs_it_is_trusted_first_and_then_signs_at_once(world: World) -> None:
+async def test_a_process_trusts_a_new_authority_first_and_renews_as_soon_as_it_signs(world: World) -> None:
     store = AuthorityStore(world.pki.home.pki)
     before = store.load(AuthorityKind.INTERNAL)
     now = utc_now()
@@ -294,7 +296,7 @@ async def test_when_another_authority_signs_it_is_trusted_first_and_then_signs_a
     assert world.issued() == ["enrolment", "renewal"]
 
 
-async def test_trust_is_told_to_those_who_may_ask_and_the_edges_to_gateways_only(world: World) -> None:
+async def test_members_are_sent_the_internal_trust_and_only_gateways_the_edge_trust(world: World) -> None:
     await world.start_ca()
     member = await fetch_trust(world.pki.identity(WORKER), world.locate().mutual)
     gateway = await fetch_trust(world.pki.identity(GATEWAY), world.locate().mutual)
@@ -308,7 +310,7 @@ async def test_trust_is_told_to_those_who_may_ask_and_the_edges_to_gateways_only
 
 
 @pytest.mark.parametrize("spiffe_id", [DRIVER, SpiffeId.process(TRUST_DOMAIN, Role.CA, "ca-2")])
-async def test_who_has_no_business_at_the_authority_is_told_nothing(spiffe_id: SpiffeId, world: World) -> None:
+async def test_an_identity_without_access_to_the_authority_is_sent_no_trust(spiffe_id: SpiffeId, world: World) -> None:
     await world.start_ca()
     identity = world.pki.identity(spiffe_id)
     with pytest.raises(CaUnavailable):
@@ -319,7 +321,7 @@ async def test_who_has_no_business_at_the_authority_is_told_nothing(spiffe_id: S
     assert status == 404
 
 
-async def test_a_question_that_is_none_and_too_many_of_them_are_refused(world: World) -> None:
+async def test_malformed_and_too_many_trust_requests_are_refused(world: World) -> None:
     await world.start_ca()
     identity = world.pki.identity(WORKER)
     with pytest.raises(CaUnavailable, match="400"):
@@ -337,7 +339,7 @@ Answer = Callable[[asyncio.StreamWriter], None]
 
 @asynccontextmanager
 async def answering(context: ssl.SSLContext, answer: Answer) -> AsyncIterator[tuple[str, int]]:
-    """A server that gives one answer to everything."""
+    """Run a server that gives the same answer to every request."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -360,7 +362,7 @@ def says(body: bytes, status: str = "200 OK") -> Answer:
 
 
 @pytest.mark.parametrize("case", HOSTILE_SERVERS)
-async def test_trust_is_taken_from_nobody_but_the_authority(case: Hostile, tmp_path: Path) -> None:
+async def test_trust_is_accepted_only_from_the_authority(case: Hostile, tmp_path: Path) -> None:
     pki = TestPki(tmp_path)
     own = SpiffeId.process(TRUST_DOMAIN, Role.CA, "ca-1")
     body = msgspec.json.encode(TrustAnswer(version="1", internal=TrustSide(ca_pem="x")))
@@ -382,7 +384,9 @@ async def test_trust_is_taken_from_nobody_but_the_authority(case: Hostile, tmp_p
         pytest.param(lambda writer: writer.write(b"\x00\xff" * 100), id="no HTTP"),
     ],
 )
-async def test_bad_answers_are_bounded_and_change_nothing(answer: Answer, world: World) -> None:
+async def test_an_oversized_or_malformed_trust_answer_is_refused_and_changes_nothing(
+    answer: Answer, world: World
+) -> None:
     world.pki.issuer.issue_to(world.directory, WORKER)
     before = {path.name: path.read_bytes() for path in world.directory.iterdir()}
     own = world.pki.identity(SpiffeId.process(TRUST_DOMAIN, Role.CA, "ca-1"))
@@ -398,8 +402,8 @@ async def test_bad_answers_are_bounded_and_change_nothing(answer: Answer, world:
     assert {path.name: path.read_bytes() for path in world.directory.iterdir()} == before
 
 
-async def test_trust_that_is_not_what_it_should_be_is_not_installed(world: World, tmp_path: Path) -> None:
-    """Even the authority itself cannot exchange it for something that has nothing to do with what was there."""
+async def test_malformed_or_unrelated_trust_anchors_are_not_installed(world: World, tmp_path: Path) -> None:
+    """Even the authority itself cannot replace the anchors with ones unrelated to those in use."""
     world.pki.issuer.issue_to(world.directory, WORKER)
     foreign = OutsideAuthority(tmp_path / "foreign")
     before = (world.directory / CA_FILE).read_bytes()

@@ -23,7 +23,7 @@ SILENCE_SECONDS = 5.0
 def running(
     argv: Sequence[str | Path], log: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that runs meanwhile, with its output in ``log``."""
+    """Run a program while the context lasts, with its output in ``log``."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=log.parent
@@ -40,7 +40,7 @@ def running(
 
 
 def until(condition: Callable[[], object], what: Callable[[], str], seconds: float = DEADLINE_SECONDS) -> None:
-    """Wait until ``condition`` holds; at the deadline fail with what ``what`` says."""
+    """Wait until ``condition`` holds; at the deadline fail with the message that ``what`` returns."""
     wait_until(condition, what, seconds, pause=0.05)
 
 
@@ -50,7 +50,10 @@ def tail(log: Path) -> str:
 
 
 def client_context(directory: Path) -> ssl.SSLContext:
-    """For dialing as the identity in ``directory``; verifies the server with its anchors, the host name too."""
+    """Return a client context for the identity in ``directory``.
+
+    It verifies the server, its host name included, against the anchors of that identity.
+    """
     context = ssl.create_default_context(cafile=str(directory / "ca.pem"))
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_cert_chain(directory / "chain.pem", directory / "key.pem")
@@ -58,7 +61,10 @@ def client_context(directory: Path) -> ssl.SSLContext:
 
 
 def exchange(port: int, context: ssl.SSLContext | None, request: bytes) -> bytes:
-    """The first bytes of the answer to ``request``; empty when the connection was refused, however that was done."""
+    """Send ``request`` and return the first bytes of the answer.
+
+    Returns nothing if the connection was refused, in whatever way.
+    """
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
             if context is None:
@@ -74,7 +80,7 @@ def exchange(port: int, context: ssl.SSLContext | None, request: bytes) -> bytes
 
 
 def presented(port: int, context: ssl.SSLContext) -> bytes:
-    """The certificate that a listener shows to a client that speaks TLS 1.3, in DER."""
+    """Return the certificate, in DER, that a listener presents to a TLS 1.3 client."""
     with (
         socket.create_connection(("localhost", port), timeout=30) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as wrapped,
@@ -101,20 +107,23 @@ def refuses(port: int, context: ssl.SSLContext, patience: float = DEADLINE_SECON
 
 
 def let_in(ports: Sequence[int], context: ssl.SSLContext) -> list[int]:
-    """Those of the listeners that do not refuse; all are asked at once, for it takes a while to be sure."""
+    """Return the ports whose listeners do not refuse.
+
+    All are tried at once, because it takes a while to be sure.
+    """
     with ThreadPoolExecutor(len(ports)) as pool:
         answers = list(pool.map(lambda port: refuses(port, context, SILENCE_SECONDS), ports))
     return [port for port, refused in zip(ports, answers, strict=True) if not refused]
 
 
 def is_open(port: int) -> bool:
-    """Whether anybody listens."""
+    """Return whether a process listens on ``port``."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Listener:
-    """A TLS listener that notes how the handshakes of its callers end, and answers nothing."""
+    """A TLS listener that records how the handshakes of its clients end, and answers nothing."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""Starting Spark as it comes, with a configuration directory of the test's own."""
+"""Starts unmodified Spark with a configuration directory for this test only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JOB = Path(__file__).resolve().with_name("spark_job.py")
 
 @contextlib.contextmanager
 def started(root: Path, master: str) -> Iterator[subprocess.Popen[str]]:
-    """The job, with the configuration in ``root/conf``; ended at the end, whatever it does."""
+    """Run the job with the configuration in ``root/conf``; it is killed at the end in any case."""
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(root),

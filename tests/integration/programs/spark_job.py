@@ -1,6 +1,6 @@
-"""A Spark application of the master in its argument, configured by ``SPARK_CONF_DIR`` alone.
+"""A Spark application that ``SPARK_CONF_DIR`` alone configures; its argument is the master.
 
-Prints one JSON object with its result and its addresses, and lives until its standard input ends.
+Prints one JSON object with its result and its addresses, and runs until its standard input ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An unmodified Envoy with what `sluice pki export --for envoy` writes, pasted into a plain configuration."""
+"""An unmodified Envoy with the output of `sluice pki export --for envoy` in a plain configuration."""
 
 from __future__ import annotations
 
@@ -70,7 +70,11 @@ def manager(routes: str) -> str:
 
 @dataclass(frozen=True)
 class Edge:
-    """A running Envoy: ``edge`` demands certificates, ``front`` dials the servers by the first word of the path."""
+    """A running Envoy with two listeners.
+
+    ``edge`` requires client certificates. ``front`` connects to the server named by the first part of the
+    path.
+    """
 
     pki: TestPki
     identity: Path
@@ -80,23 +84,23 @@ class Edge:
     impostors: dict[Hostile, Listener]
 
     async def through(self, server: object) -> bytes:
-        """What comes back by way of ``front`` and the cluster ``server``."""
+        """Return the answer of the cluster ``server``, reached through ``front``."""
         return await asyncio.to_thread(exchange, self.front, None, get(f"/{server}"))
 
     async def asked_by(self, context: ssl.SSLContext) -> bytes:
-        """What ``edge`` answers itself."""
+        """Return the answer of ``edge`` itself."""
         context.check_hostname = False
         return await asyncio.to_thread(exchange, self.edge, context, get("/"))
 
 
 def get(path: str) -> bytes:
-    """A request."""
+    """Return a GET request for ``path``."""
     return f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode()
 
 
 @pytest.fixture
 async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
-    """Envoy, and servers that it must not take for one of ours."""
+    """A running Envoy, and servers that it must not mistake for one of ours."""
     pki = TestPki(tmp_path / "pki")
     identity, place = pki.directory(GATEWAY), tmp_path / "envoy"
     export_for(Program.ENVOY, identity, place, now=utc_now(), peers=PEERS)
@@ -131,7 +135,7 @@ async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
             await envoy.stop()
 
 
-async def test_envoy_speaks_mutual_tls_on_both_sides_and_with_nobody_else(edge: Edge) -> None:
+async def test_envoy_speaks_mutual_tls_as_client_and_server_with_permitted_peers_only(edge: Edge) -> None:
     assert b"served" in await edge.through("own"), "as client and as server"
     assert b"served" in await edge.asked_by(client_context(edge.pki.directory(TASKMANAGER)))
     for case in HOSTILE_CLIENTS:
@@ -150,8 +154,8 @@ async def test_envoy_speaks_mutual_tls_on_both_sides_and_with_nobody_else(edge: 
         assert impostor.accepted == 0, faked
 
 
-async def test_a_renewed_export_counts_without_a_restart(edge: Edge) -> None:
-    """A new certificate, and a revocation list that has one of the clients on it."""
+async def test_envoy_applies_a_renewed_export_without_a_restart(edge: Edge) -> None:
+    """A new certificate, and a CRL that lists one of the clients."""
     staying, leaving = (
         edge.pki.directory(SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, name)) for name in ("tm-1", "tm-2")
     )

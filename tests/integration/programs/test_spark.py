@@ -1,4 +1,7 @@
-"""Whom stock Spark speaks with, given what `sluice pki export --for spark` writes; a job is in tests/programs."""
+"""Which peers stock Spark talks to, configured with `sluice pki export --for spark`.
+
+A test with a job is in tests/programs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.integration.programs.spark_application import OTHER, SPARK, started
 
 @pytest.mark.spark
 def test_spark_as_a_client_speaks_with_servers_of_the_authority_only(tmp_path: Path) -> None:
-    """A driver that looks for its master, which is one of three."""
+    """A driver that tries three masters, of which only one has a certificate of the authority."""
     pki = TestPki(tmp_path / "pki")
     export_for(Program.SPARK, pki.directory(SPARK), tmp_path / "conf", now=utc_now())
     with (tmp_path / "conf" / "spark-defaults.conf").open("a") as file:

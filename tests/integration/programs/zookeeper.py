@@ -1,4 +1,4 @@
-"""ZooKeeper as it is among pyspark's jars."""
+"""ZooKeeper from pyspark's jars."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ SMALL_JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j
 
 
 def command(main_class: str, *arguments: str | Path) -> list[str | Path]:
-    """A JVM with ZooKeeper's classes."""
+    """Return the command that runs ``main_class`` in a JVM with ZooKeeper's classes."""
     class_path = os.pathsep.join(str(jar) for jar in find_spark().jars if jar.name.startswith(LIBRARIES))
     return [find_java().executable, *SMALL_JVM, "-cp", class_path, main_class, *arguments]

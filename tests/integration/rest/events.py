@@ -19,7 +19,7 @@ DEADLINE_SECONDS = 30.0
 
 @dataclass
 class Event:
-    """One event."""
+    """One server-sent event."""
 
     name: str
     data: Any
@@ -28,7 +28,7 @@ class Event:
 
 @dataclass
 class Events:
-    """An open stream."""
+    """An open stream of server-sent events."""
 
     response: aiohttp.ClientResponse
 
@@ -53,7 +53,7 @@ class Events:
         raise AssertionError(f"the stream ended without {name}")
 
     async def rest(self) -> list[Event]:
-        """All until the end."""
+        """Return all events until the stream ends."""
         events = []
         while (event := await self.next()) is not None:
             events.append(event)

@@ -1,4 +1,4 @@
-"""HTTP clients of the cluster read answers that come in pieces whole, and none beyond their limit."""
+"""The cluster's HTTP clients read chunked answers completely, but nothing beyond their limit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
 
 
 def in_pieces(body: bytes, *, piece: int = PIECE_BYTES, cut: bool = False) -> web.Server:
-    """Answers everything with ``body``, a few bytes at a time; ``cut``: the connection ends before the body does."""
+    """Return a server that answers every request with ``body``, ``piece`` bytes at a time.
+
+    With ``cut`` the connection ends before the body does.
+    """
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         await request.read()
@@ -70,7 +73,7 @@ def in_pieces(body: bytes, *, piece: int = PIECE_BYTES, cut: bool = False) -> we
 
 @contextlib.asynccontextmanager
 async def at_the_edge(pki: TestPki, server: web.Server) -> AsyncIterator[GatewayAccess]:
-    """As the gateway."""
+    """Run the server in the place of the gateway."""
     directory = pki.edge_server()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -86,7 +89,7 @@ async def at_the_edge(pki: TestPki, server: web.Server) -> AsyncIterator[Gateway
 
 @contextlib.asynccontextmanager
 async def on_a_socket(path: Path, server: web.Server) -> AsyncIterator[Path]:
-    """As a process on this machine."""
+    """Run the server on a Unix socket, as a process on this machine."""
     path.parent.mkdir(parents=True, exist_ok=True)
     listening = await asyncio.get_running_loop().create_unix_server(server, path)
     try:
@@ -98,7 +101,7 @@ async def on_a_socket(path: Path, server: web.Server) -> AsyncIterator[Path]:
 
 @contextlib.asynccontextmanager
 async def as_auth_service(pki: TestPki, server: web.Server) -> AsyncIterator[tuple[str, int]]:
-    """On the network, over mutual TLS."""
+    """Run the server in the place of the auth service, on the network over mutual TLS."""
     listener = MutualTlsListener(
         pki.process(Role.AUTH),
         Channel.AUTH,
@@ -137,7 +140,7 @@ async def test_command_reads_a_slow_answer_whole(
 
 
 @pytest.mark.parametrize(("ask", "error"), [(listed, AwayError), (posted, UnreachableError)])
-async def test_command_takes_a_cut_answer_for_none(
+async def test_command_treats_a_truncated_answer_as_an_error(
     pki: TestPki, ask: Callable[[GatewayAccess], Awaitable[object]], error: type[Exception]
 ) -> None:
     # What arrives would be a whole document.
@@ -185,7 +188,7 @@ async def test_slow_exposition_is_read_whole(tmp_path: Path) -> None:
         assert await metrics_socket.fetch(path) == text
 
 
-async def test_exposition_that_ends_early_is_none(tmp_path: Path) -> None:
+async def test_a_truncated_exposition_is_discarded(tmp_path: Path) -> None:
     async with on_a_socket(tmp_path / "m.sock", in_pieces(b"sluice_x 1\n" * 20, cut=True)) as path:
         assert await metrics_socket.fetch(path) is None
 
@@ -199,7 +202,7 @@ async def test_jobmanager_reads_slow_verdicts_and_keys_whole(pki: TestPki) -> No
         assert await fetch(AuthService(identity, [address])) == keys
 
 
-async def test_jobmanager_refuses_verdicts_and_keys_that_end_early_or_never(pki: TestPki) -> None:
+async def test_jobmanager_refuses_truncated_or_oversized_verdicts_and_keys(pki: TestPki) -> None:
     identity = pki.process(Role.JOBMANAGER)
     for server in (in_pieces(b"[true]" + b" " * 50, cut=True), in_pieces(b"[true]" + b" " * (1 << 20), piece=1 << 16)):
         async with as_auth_service(pki, server) as address:

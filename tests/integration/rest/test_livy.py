@@ -1,4 +1,4 @@
-"""Livy's batches, as its clients use them."""
+"""Livy's batch API, as its clients use it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.runtime.conftest import Cluster, eventually
 
 @pytest.fixture
 def pipelines(tmp_path: Path) -> Path:
-    """The one store that files may come from."""
+    """The one store from which batches may read files."""
     directory = tmp_path / "pipelines"
     directory.mkdir()
     (directory / "report.json").write_text(
@@ -32,7 +32,7 @@ def pipelines(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def cluster(cluster: Cluster, pipelines: Path) -> Cluster:
-    """One whose batches may come from there."""
+    """A cluster whose batches may read files from ``pipelines``."""
     settings = msgspec.structs.replace(cluster.config.jobmanager, artifact_stores=(f"file://{pipelines}",))
     cluster.config = msgspec.structs.replace(cluster.config, jobmanager=settings)
     await cluster.master.aclose()
@@ -85,7 +85,7 @@ async def test_a_batch_is_submitted_polled_read_and_deleted(cluster: Cluster, pi
     assert await cluster.get(f"/batches/{number}/state") == {"id": number, "state": "success"}
 
 
-async def test_deleting_a_batch_that_runs_cancels_it(cluster: Cluster, pipelines: Path) -> None:
+async def test_deleting_a_running_batch_cancels_it(cluster: Cluster, pipelines: Path) -> None:
     await cluster.start_taskmanager("tm-1")
     _, batch = await post(cluster, file=f"file://{pipelines}/report.json", numExecutors=1)
     await cluster.until_running(batch["appId"], 1)
@@ -97,7 +97,7 @@ async def test_deleting_a_batch_that_runs_cancels_it(cluster: Cluster, pipelines
     await eventually(killed, "the batch is killed")
 
 
-async def test_what_would_mislead_is_refused_and_nothing_is_kept(cluster: Cluster, pipelines: Path) -> None:
+async def test_an_unsupported_batch_is_refused_and_nothing_is_kept(cluster: Cluster, pipelines: Path) -> None:
     good = f"file://{pipelines}/report.json"
     for batch, status, kind in (
         ({"file": good, "className": "org.example.Main"}, 400, "BadRequest"),
@@ -127,7 +127,7 @@ async def test_what_would_mislead_is_refused_and_nothing_is_kept(cluster: Cluste
 
 
 @pytest.mark.parametrize("number", ["1", "0", "x", "99999999999999999999", "-1", "1e3"])
-async def test_a_batch_that_nobody_knows_is_not_found(cluster: Cluster, number: str) -> None:
+async def test_an_unknown_or_malformed_batch_number_is_not_found(cluster: Cluster, number: str) -> None:
     assert (await cluster.call("GET", f"/batches/{number}"))[0] == 404
     assert (await cluster.call("DELETE", f"/batches/{number}"))[0] == 404
 
@@ -154,18 +154,18 @@ async def test_a_batch_that_nobody_knows_is_not_found(cluster: Cluster, number: 
         "",
     ],
 )
-def test_only_what_is_plainly_below_a_store_is_in_it(url: str) -> None:
+def test_an_artifact_url_not_plainly_below_a_store_is_refused(url: str) -> None:
     with pytest.raises(ArtifactRefused):
         ArtifactStores(["s3://bucket/pipelines", "file:///srv"])._allowed(url)
 
 
 @pytest.mark.parametrize("store", ["/srv", "s3:bucket", "file:///srv/../etc", "", "a::b"])
-def test_a_store_that_is_no_url_is_refused(store: str) -> None:
+def test_a_malformed_artifact_store_url_is_refused(store: str) -> None:
     with pytest.raises(ArtifactRefused):
         ArtifactStores([store])
 
 
-async def test_any_store_that_fsspec_opens_will_do(tmp_path: Path) -> None:
+async def test_artifacts_are_fetched_from_any_store_that_fsspec_opens(tmp_path: Path) -> None:
     with fsspec.open("memory://team/x.py", "wb") as file:
         file.write(b"print(1)")
     store = BlobStore(tmp_path, 1000)

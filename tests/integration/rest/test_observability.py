@@ -13,7 +13,7 @@ from tests.integration.runtime.conftest import Cluster, eventually
 
 
 async def scrape(cluster: Cluster, path: str) -> dict[str, dict[str, list[float]]]:
-    """Metric -> process -> values."""
+    """Return the values of each metric by process."""
     connector = aiohttp.UnixConnector(str(cluster.home.sockets / "rest.sock"))
     signed = AssertingGateway(cluster.home).headers("GET", path, "eve", "viewer")
     async with (
@@ -30,7 +30,7 @@ async def scrape(cluster: Cluster, path: str) -> dict[str, dict[str, list[float]
     return found
 
 
-async def test_metrics_of_all_processes_are_in_one_place(cluster: Cluster) -> None:
+async def test_metrics_of_all_processes_are_served_by_one_endpoint(cluster: Cluster) -> None:
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit(executors=1)
     await cluster.until_running(job_id, 1)
@@ -43,7 +43,7 @@ async def test_metrics_of_all_processes_are_in_one_place(cluster: Cluster) -> No
     assert set(one["process_start_time_seconds"]) == {"taskmanager/tm-1"}
 
 
-async def test_a_taskmanager_shows_itself_and_what_it_logged(
+async def test_a_taskmanager_is_shown_with_its_slots_and_its_log(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -60,7 +60,7 @@ async def test_a_taskmanager_shows_itself_and_what_it_logged(
     await eventually(logged, "the TaskManager has logged something")
 
 
-async def test_a_taskmanager_that_nobody_knows_is_not_found(cluster: Cluster) -> None:
+async def test_an_unknown_taskmanager_is_not_found(cluster: Cluster) -> None:
     for below in ("", "/logs", "/metrics"):
         status, problem = await cluster.call("GET", f"/v1/taskmanagers/tm-9{below}")
         assert (status, problem["type"]) == (404, "urn:sluice:problem:TaskManagerNotFound")

@@ -1,7 +1,8 @@
-"""schemathesis asks whatever the description allows, and what it does not: no server error, answers as described.
+"""schemathesis sends requests that the API description allows, and others that it does not.
 
-REST is that of a real JobManager, its driver one that ends at once in the place of Spark's. Streams are left out:
-they have no end (see test_streams.py).
+No request may cause a server error, and all answers must match the description. REST is that of a real
+JobManager; its driver, in the place of Spark's, ends at once. Streams are left out because they have no
+end (see test_streams.py).
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ SCHEMA = schemathesis.openapi.from_dict(describe(ROUTES, "1.0"))
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["allowed", "not allowed"])
 @pytest.mark.parametrize("route", [pytest.param(route, id=route.id) for route in ASKED])
-def test_no_server_error_and_answers_as_described(
+def test_rest_answers_as_the_openapi_document_describes_without_server_errors(
     rest: tuple[requests.Session, str], route: Any, mode: GenerationMode
 ) -> None:
     session, job_id = rest

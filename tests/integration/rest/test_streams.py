@@ -1,4 +1,4 @@
-"""What happens is told as it happens: long polling, and server-sent events."""
+"""Clients learn of events as they happen: long polling and server-sent events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.rest.events import listening
 from tests.integration.runtime.conftest import Cluster, eventually
 
 
-async def test_a_job_and_its_log_are_told_to_the_end_and_nothing_twice(cluster: Cluster) -> None:
+async def test_a_job_and_its_log_are_streamed_to_the_end_without_duplicates(cluster: Cluster) -> None:
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit(executors=1)
     async with (
@@ -37,7 +37,7 @@ async def test_a_job_and_its_log_are_told_to_the_end_and_nothing_twice(cluster: 
         assert [event.name for event in await again.rest()] == ["end"]
 
 
-async def test_the_cluster_is_told_as_a_whole_and_then_as_it_changes(cluster: Cluster) -> None:
+async def test_the_cluster_stream_sends_the_current_state_and_then_its_changes(cluster: Cluster) -> None:
     await cluster.start_taskmanager("tm-1")
     before = await cluster.submit(executors=1)
     async with listening(cluster.home, "/v1/events") as events:
@@ -92,8 +92,10 @@ async def test_streams_are_limited_for_each_principal(cluster: Cluster, monkeypa
             await others.until("overview")
 
 
-async def test_who_reads_nothing_is_cut_off(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that stops: the stream holds what fits into the sockets, then it is gone without the rest."""
+async def test_a_stream_whose_client_does_not_read_is_cut_off(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream sends what fits into the sockets, then it ends without the rest."""
     monkeypatch.setattr(streams, "STALL_SECONDS", 0.3)
     job_id = await cluster.submit(executors=0)
 

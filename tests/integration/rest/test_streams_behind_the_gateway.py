@@ -1,4 +1,4 @@
-"""Streams of events through Envoy: they outlive its time-outs, and end when their credential is revoked."""
+"""Event streams through Envoy outlive its timeouts, and end when their credential is revoked."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ by-certificate = ["viewer"]
 
 @dataclass
 class Shown:
-    """What a client shows of itself: headers, and a certificate perhaps."""
+    """The credentials a client presents: headers, and optionally a certificate."""
 
     headers: dict[str, str]
     tls: ssl.SSLContext | None = None
@@ -63,7 +63,7 @@ class Shown:
 
 @dataclass
 class Looks:
-    """Counts how often it was looked at who may stay."""
+    """Counts how often the validity of stream holders was checked."""
 
     check: CheckHolders
     count: int = 0
@@ -76,7 +76,7 @@ class Looks:
 
 @dataclass
 class GatewayClient:
-    """A gateway in front of the cluster's REST."""
+    """A running gateway in front of the cluster's REST server, as its clients use it."""
 
     cluster: Cluster
     port: int
@@ -85,7 +85,7 @@ class GatewayClient:
     looks: Looks
 
     def token(self, name: str) -> str:
-        """A new one of a viewer."""
+        """Create an API token of a viewer."""
         return create_token(self.cluster.home, name=name, role=AccessRole.VIEWER, lifetime=dt.timedelta(hours=1))
 
     @contextlib.asynccontextmanager
@@ -107,12 +107,12 @@ class GatewayClient:
 
     @contextlib.asynccontextmanager
     async def browser(self) -> AsyncIterator[Browser]:
-        """One without cookies."""
+        """Open a browser without cookies."""
         async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
             yield Browser(f"https://localhost:{self.port}", session)
 
     def denials(self) -> list[str]:
-        """Why requests were refused so far, by the audit log."""
+        """Return the reasons for which requests have been refused, from the audit log."""
         records = map(json.loads, audit_file(self.cluster.home).read_text().splitlines())
         return [each["reason"] for each in records if each.get("decision") == "deny"]
 
@@ -125,7 +125,7 @@ async def provider(tmp_path: Path) -> AsyncIterator[IdentityProvider]:
 
 @pytest.fixture
 async def gateway(cluster: Cluster, provider: IdentityProvider) -> AsyncIterator[GatewayClient]:
-    """Envoy and the auth service in this process; a request may take three seconds."""
+    """Envoy and the auth service in this process, with a request timeout of three seconds."""
     home, ca_file = cluster.home, str(provider.ca_file)
     config = GatewayConfig(
         port=0,
@@ -191,7 +191,7 @@ REVOCATIONS: dict[str, Callable[[GatewayClient], None]] = {"token": _revoke_toke
 
 
 @pytest.mark.parametrize("kind", list(REVOCATIONS))
-async def test_a_stream_outlives_the_time_out_of_requests_and_ends_with_its_credential(
+async def test_a_stream_outlives_the_request_timeout_and_ends_when_its_credential_is_revoked(
     gateway: GatewayClient, kind: str
 ) -> None:
     async with (
@@ -296,7 +296,7 @@ SIGN_INS: dict[str, tuple[Callable[[GatewayClient], Awaitable[Shown]], Callable[
 """Name of a user -> how they come in, and what ends that."""
 
 
-async def test_stream_of_each_kind_of_credential_stays_open_until_that_credential_ends(
+async def test_a_stream_stays_open_until_its_credential_ends_for_each_kind_of_credential(
     gateway: GatewayClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A trace from the request to the TaskManager, as a collector in this process gets it."""
+"""A trace from the request to the TaskManager, as received by a collector in this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARENT = "b7ad6b7169203331"
 
 @pytest.fixture
 async def collector() -> AsyncIterator[Collector]:
-    """A collector, and the tracing of this process turned on towards it."""
+    """A trace collector to which this process exports its traces."""
     async with collecting() as collector:
         yield collector
 
@@ -61,7 +61,7 @@ async def test_one_trace_leads_from_the_request_to_the_taskmanager(collector: Co
     assert attributes["job"] == job_id
 
 
-async def test_a_connection_that_is_over_is_a_span_of_its_job_with_its_own_times(collector: Collector) -> None:
+async def test_a_finished_egress_connection_becomes_a_span_of_its_job_with_its_own_times(collector: Collector) -> None:
     def row(number: int, verdict: EgressVerdict, reason: str = "") -> EgressRow:
         return EgressRow(
             id=f"{number:032x}",
@@ -101,7 +101,9 @@ async def test_a_connection_that_is_over_is_a_span_of_its_job_with_its_own_times
     )
 
 
-async def test_what_is_no_traceparent_begins_a_trace_of_its_own(collector: Collector, cluster: Cluster) -> None:
+async def test_a_request_with_a_malformed_traceparent_starts_a_new_trace(
+    collector: Collector, cluster: Cluster
+) -> None:
     path = "/v1/overview"
     connector = aiohttp.UnixConnector(str(cluster.home.sockets / "rest.sock"))
     signed = AssertingGateway(cluster.home).headers("GET", path)
@@ -120,7 +122,7 @@ async def test_what_is_no_traceparent_begins_a_trace_of_its_own(collector: Colle
 
 
 @pytest.mark.parametrize("endpoint", ["http://otel.example.com:4318/v1/traces", "otel:4318", "file:///tmp/x"])
-def test_traces_go_over_https_or_stay_on_the_machine(endpoint: str) -> None:
+def test_a_remote_tracing_endpoint_without_https_is_refused(endpoint: str) -> None:
     with pytest.raises(TracingUnavailable):
         TRACING.start(TracingConfig(endpoint=endpoint), "x/y")
 
@@ -138,5 +140,5 @@ def test_traces_go_over_https_or_stay_on_the_machine(endpoint: str) -> None:
         f"00-{TRACE}-{PARENT}-01-x",
     ],
 )
-def test_only_a_whole_traceparent_is_one(text: str) -> None:
+def test_a_malformed_traceparent_is_ignored(text: str) -> None:
     assert checked(text) == ""

@@ -23,7 +23,7 @@ class Relay:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where to connect."""
+        """The address of the relay."""
         host, port = self._server.sockets[0].getsockname()
         return host, port
 
@@ -37,7 +37,7 @@ class Relay:
             writer.transport.abort()
 
     async def close(self) -> None:
-        """Stop."""
+        """Close the relay and its connections."""
         self._server.close()
         self.cut()
         for task in self._tasks:

@@ -1,4 +1,4 @@
-"""The internal authority is replaced under RPC traffic: real connections, in every phase, and none of them fails."""
+"""The internal authority is replaced under RPC traffic, on real sockets; no call fails in any phase."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ asyncio.run(main())
 
 
 class Traffic:
-    """A JobManager that serves, and a TaskManager that calls it: over one stream that lives on, and over new ones."""
+    """A JobManager and a TaskManager that calls it, over one lasting stream and over new connections."""
 
     def __init__(self, root: Path) -> None:
         self.pki = TestPki(root)
@@ -76,7 +76,7 @@ class Traffic:
         return TlsIdentity(directory)
 
     async def connect_once(self, identity: TlsIdentity) -> None:
-        """One new connection with one call over it."""
+        """Open a new connection and make one call over it."""
         service = RpcService(identity)
         try:
             peer = await service.connect(*self.address)
@@ -85,7 +85,7 @@ class Traffic:
             await service.close()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Make calls until cancelled or until one fails."""
         lasting = RpcService(self.client)
         gateway = (await lasting.connect(*self.address)).gateway(EchoGateway, "echo")
         try:
@@ -101,7 +101,7 @@ class Traffic:
             await lasting.close()
 
     async def flows(self) -> None:
-        """Wait for a number of new connections."""
+        """Wait for five more new connections, and check that none has failed."""
         goal = self.connected + 5
         await until(lambda: self.connected >= goal or bool(self.failures), "connections")
         assert self.failures == []
@@ -120,7 +120,10 @@ async def traffic(tmp_path: Path) -> AsyncIterator[Traffic]:
 
 
 def patience() -> Callable[[Sequence[Laggard]], bool]:
-    """Looks again and again, in the thread of the verb, while the event loop lets the processes follow."""
+    """Return a function that looks again every 0.1 s, up to 600 times.
+
+    It waits in the thread of the rotation command, while the event loop lets the processes follow.
+    """
     rounds, pause = iter(range(600)), threading.Event()
 
     def look_again(_: Sequence[Laggard]) -> bool:
@@ -130,7 +133,7 @@ def patience() -> Callable[[Sequence[Laggard]], bool]:
     return look_again
 
 
-async def test_rpc_goes_on_through_all_phases_and_the_old_authority_counts_no_more(
+async def test_rpc_continues_through_all_rotation_phases_and_the_old_authority_is_refused_after_them(
     traffic: Traffic, tmp_path: Path
 ) -> None:
     old = key_id(traffic.server.material.anchors[0])
@@ -165,8 +168,8 @@ async def test_rpc_goes_on_through_all_phases_and_the_old_authority_counts_no_mo
         await traffic.connect_once(TlsIdentity(stolen))
 
 
-async def test_without_the_phases_connections_fail(traffic: Traffic) -> None:
-    """What the test above would see if the new authority signed before it is trusted."""
+async def test_connections_fail_when_a_new_authority_signs_before_it_is_trusted(traffic: Traffic) -> None:
+    """What the test above would see without the phases of a rotation."""
     await traffic.connect_once(traffic.client)
     before = (traffic.client.directory / "ca.pem").read_bytes()
     store = RotationStore(traffic.home.pki)
@@ -178,7 +181,7 @@ async def test_without_the_phases_connections_fail(traffic: Traffic) -> None:
         await traffic.connect_once(traffic.client)
 
 
-async def test_process_that_does_not_answer_keeps_the_phase_until_it_follows_or_is_gone(traffic: Traffic) -> None:
+async def test_a_stopped_process_holds_up_the_rotation_until_it_follows_or_is_killed(traffic: Traffic) -> None:
     """SIGSTOP: the files say that it trusts the new authority, its memory does not."""
     directory = traffic.home.identity(Role.TASKMANAGER, "tm-1")
     process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""Peers with an honest identity that do not keep to the protocol: each costs its own connection only."""
+"""Peers with a valid identity that violate the protocol lose only their own connection."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MSGPACK = msgspec.msgpack.Encoder()
 
 
 class Raw:
-    """A client that sends whatever it likes on a proper stream, and remembers what came back."""
+    """A client that sends whatever a test wants on a valid stream, and records what comes back."""
 
     def __init__(self, stream: GrpcStream) -> None:
         self.stream = stream
@@ -46,7 +46,7 @@ class Raw:
         self.ended.append(reason)
 
     def resume_sending(self) -> None:
-        """Nothing waits here."""
+        """Do nothing, because nothing waits for sending to resume."""
 
     async def send(self, *envelopes: wire.Envelope) -> None:
         self.stream.send(wire.join_batch([wire.encode_envelope(each) for each in envelopes]))
@@ -108,7 +108,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("data", MALFORMED)
-async def test_a_malformed_message_ends_that_stream_and_no_other(pair: Pair, data: bytes) -> None:
+async def test_a_malformed_message_ends_its_own_stream_only(pair: Pair, data: bytes) -> None:
     async with raw_peer(pair) as raw:
         await until(lambda: len(pair.server.peers()) == 2)
         await raw.send_frame(data)
@@ -126,7 +126,7 @@ async def test_a_malformed_message_ends_that_stream_and_no_other(pair: Pair, dat
         pytest.param(wire.Hello(wire.OLDEST_VERSION - 1), id="too-old"),
     ],
 )
-async def test_who_does_not_say_a_proper_hello_is_turned_away(pair: Pair, first: wire.Envelope) -> None:
+async def test_a_stream_that_does_not_begin_with_a_valid_hello_is_ended(pair: Pair, first: wire.Envelope) -> None:
     async with raw_peer(pair, hello=False) as raw:
         await raw.send(first)
         await until(lambda: raw.ended != [])
@@ -134,13 +134,13 @@ async def test_who_does_not_say_a_proper_hello_is_turned_away(pair: Pair, first:
         assert await pair.gateway.add(1) == 2
 
 
-async def test_the_same_call_twice_is_a_violation(pair: Pair) -> None:
+async def test_a_repeated_call_number_ends_the_stream(pair: Pair) -> None:
     async with raw_peer(pair) as raw:
         await raw.send(call(1), call(1))
         await until(lambda: raw.ended != [])
 
 
-async def test_more_calls_than_the_window_are_a_violation(pair: Pair) -> None:
+async def test_more_open_calls_than_the_window_allows_end_the_stream(pair: Pair) -> None:
     async with raw_peer(pair) as raw:
         await raw.send(*(call(number) for number in range(MAX_OPEN_CALLS)))
         await raw.send(wire.Ping())
@@ -158,7 +158,7 @@ async def test_answers_to_calls_never_made_are_ignored(pair: Pair) -> None:
         assert raw.ended == []
 
 
-async def test_a_cancelled_call_is_skipped_and_makes_room(pair: Pair) -> None:
+async def test_a_cancelled_call_is_skipped_and_frees_its_place_in_the_window(pair: Pair) -> None:
     async with raw_peer(pair) as raw:
         for number in range(3 * MAX_OPEN_CALLS):
             await raw.send(call(number), wire.Cancel(number))
@@ -180,7 +180,7 @@ class Http2:
         self.writer.write(self.h2.data_to_send())
 
     async def ended(self) -> bytes:
-        """Read until the server ends the connection."""
+        """Read until the server closes the connection, and return the data."""
         data = b""
         with contextlib.suppress(ConnectionError):
             async with asyncio.timeout(10):
@@ -294,7 +294,7 @@ def _half_closed(peer: Http2) -> None:
         _half_closed,
     ],
 )
-async def test_broken_http2_ends_that_connection_and_no_other(pair: Pair, misbehave: Callable[[Http2], None]) -> None:
+async def test_broken_http2_ends_its_own_connection_only(pair: Pair, misbehave: Callable[[Http2], None]) -> None:
     async with http2_peer(pair.world, pair.address) as peer:
         misbehave(peer)
         await peer.ended()
@@ -303,7 +303,7 @@ async def test_broken_http2_ends_that_connection_and_no_other(pair: Pair, misbeh
     assert not pair.peer.closed
 
 
-async def test_who_connects_and_opens_no_stream_is_dropped(world: World) -> None:
+async def test_a_connection_that_opens_no_stream_is_dropped(world: World) -> None:
     server = world.service(jobmanager(), StreamTimeouts(hello=0.2))
     host, port = await server.listen("127.0.0.1", 0)
     context = world.pki.identity(taskmanager()).client_context(server_policy(Channel.RPC, TRUST_DOMAIN), alpn=ALPN)
@@ -314,7 +314,7 @@ async def test_who_connects_and_opens_no_stream_is_dropped(world: World) -> None
     writer.close()
 
 
-async def test_who_opens_a_stream_and_says_nothing_is_dropped(world: World) -> None:
+async def test_a_stream_that_sends_no_hello_is_dropped(world: World) -> None:
     server = world.service(jobmanager(), StreamTimeouts(hello=0.2))
     host, port = await server.listen("127.0.0.1", 0)
     context = world.pki.identity(taskmanager()).client_context(server_policy(Channel.RPC, TRUST_DOMAIN), alpn=ALPN)
@@ -326,7 +326,7 @@ async def test_who_opens_a_stream_and_says_nothing_is_dropped(world: World) -> N
 
 
 async def test_a_flood_of_pings_from_a_peer_that_does_not_read_is_cut(world: World) -> None:
-    """Answers to HTTP/2 pings pile up in our memory; not for long, and nothing else would end this one."""
+    """Answers to HTTP/2 pings pile up in our memory, and nothing else would end such a connection."""
     server = world.service(jobmanager(), StreamTimeouts(hello=3600))
     async with http2_peer(world, await server.listen("127.0.0.1", 0)) as peer:
         peer.h2.send_headers(1, headers())
@@ -341,8 +341,8 @@ async def test_a_flood_of_pings_from_a_peer_that_does_not_read_is_cut(world: Wor
         await until(lambda: server.peers() == ())
 
 
-async def test_a_peer_that_asks_for_much_and_lets_nothing_come_is_given_up(pair: Pair) -> None:
-    """Its answers pile up here, but only so far; the others do not notice."""
+async def test_a_peer_that_does_not_read_its_answers_is_disconnected(pair: Pair) -> None:
+    """Its answers pile up here only to a limit; other peers do not notice."""
     size = wire.MAX_ENVELOPE_BYTES - 4096
     async with raw_peer(pair) as raw:
         await until(lambda: len(pair.server.peers()) == 2)
@@ -358,7 +358,7 @@ async def test_a_peer_that_asks_for_much_and_lets_nothing_come_is_given_up(pair:
         assert await pair.gateway.add(1) == 2
 
 
-async def test_an_endpoint_that_watches_a_peer_is_told_when_its_stream_ends(pair: Pair) -> None:
+async def test_an_endpoint_that_watches_a_peer_is_notified_when_its_stream_ends(pair: Pair) -> None:
     told: list[str] = []
     pair.echo.watch(pair.server.peers()[0], told.append, "gone")
     await pair.client.close()

@@ -1,4 +1,4 @@
-"""Asks, tells and calls back over one real mutual TLS stream."""
+"""Requests, one-way messages and callbacks over one real mutual TLS stream."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_an_ask_returns_the_declared_type(pair: Pair) -> None:
     assert await pair.gateway.add(41) == 42
 
 
-async def test_the_caller_is_who_its_certificate_says(pair: Pair) -> None:
+async def test_the_caller_is_identified_by_its_certificate(pair: Pair) -> None:
     assert await pair.gateway.who_am_i() == f"spiffe://{TRUST_DOMAIN}/taskmanager/tm-1"
     assert pair.peer.identity == jobmanager()
     assert [peer.identity for peer in pair.server.peers()] == [taskmanager()]
@@ -69,7 +69,7 @@ async def test_a_thousand_concurrent_asks_stay_in_order(pair: Pair) -> None:
     assert pair.echo.seen == list(range(1000))
 
 
-async def test_more_than_the_window_waits_its_turn_and_stays_in_order(pair: Pair) -> None:
+async def test_calls_beyond_the_window_wait_their_turn_and_stay_in_order(pair: Pair) -> None:
     count = 3 * MAX_OPEN_CALLS
     both = [
         *(pair.gateway.record(number) if number % 2 else pair.gateway.note(number) for number in range(count)),
@@ -79,14 +79,14 @@ async def test_more_than_the_window_waits_its_turn_and_stays_in_order(pair: Pair
     assert pair.echo.seen == list(range(count + 1))
 
 
-async def test_the_other_side_calls_back_over_the_stream_it_did_not_open(pair: Pair) -> None:
+async def test_the_server_calls_the_client_back_over_the_clients_stream(pair: Pair) -> None:
     await pair.client.start(Callback())
     assert await asyncio.gather(*(pair.gateway.call_me_back(number) for number in range(50))) == [
         2 * number for number in range(50)
     ]
 
 
-async def test_a_typed_error_arrives_as_itself_with_the_remote_traceback(pair: Pair) -> None:
+async def test_a_typed_error_arrives_with_its_type_and_the_remote_traceback(pair: Pair) -> None:
     with pytest.raises(SlotBusy, match=r"slot 3 is busy \(ask for another\)") as caught:
         await pair.gateway.fail_typed()
     assert caught.value.remedy == "ask for another"
@@ -95,26 +95,26 @@ async def test_a_typed_error_arrives_as_itself_with_the_remote_traceback(pair: P
     assert any("in fail_typed" in note for note in caught.value.__notes__)
 
 
-async def test_any_other_error_arrives_as_remote_failure_naming_its_type(pair: Pair) -> None:
+async def test_an_untyped_error_arrives_as_a_remote_failure_that_names_its_type(pair: Pair) -> None:
     with pytest.raises(RemoteFailure, match="KeyError: 'nothing of that name'") as caught:
         await pair.gateway.fail_untyped()
     assert "in fail_untyped" in caught.value.remote_traceback
 
 
 async def test_an_error_of_a_third_party_is_not_mistaken_for_the_peers_own(pair: Pair) -> None:
-    """The JobManager finds no endpoint at the TaskManager: that is not "no such endpoint at the JobManager"."""
+    """A missing endpoint at the TaskManager must not look like one missing at the JobManager."""
     with pytest.raises(RemoteFailure, match="EndpointNotFound"):
         await pair.gateway.call_me_back(1)
 
 
-async def test_a_timeout_is_told_to_both_sides(pair: Pair) -> None:
+async def test_a_timeout_fails_the_ask_and_cancels_the_remote_call(pair: Pair) -> None:
     with pytest.raises(RpcTimeout, match=r"hang_briefly of echo .* 0\.2 s"):
         await pair.gateway.hang_briefly()
     await until(pair.echo.hang_cancelled.is_set)
     assert await pair.gateway.add(1) == 2
 
 
-async def test_cancelling_an_ask_cancels_what_was_deferred_there(pair: Pair) -> None:
+async def test_cancelling_an_ask_cancels_its_deferred_remote_call(pair: Pair) -> None:
     asking = asyncio.create_task(pair.gateway.hang())
     await until(pair.echo.hanging.is_set)
     asking.cancel()
@@ -123,7 +123,7 @@ async def test_cancelling_an_ask_cancels_what_was_deferred_there(pair: Pair) -> 
         await asking
 
 
-async def test_stopping_an_endpoint_fails_what_it_deferred(pair: Pair) -> None:
+async def test_stopping_an_endpoint_fails_its_deferred_calls(pair: Pair) -> None:
     asking = asyncio.create_task(pair.gateway.hang())
     await until(pair.echo.hanging.is_set)
     await pair.server.stop(pair.echo)
@@ -161,7 +161,7 @@ async def test_an_oversize_result_is_a_failure_of_that_call_only(pair: Pair) -> 
 
 
 class StrangerGateway(EchoGateway):
-    """What a peer of another version might send."""
+    """A gateway interface with calls that a peer of another version might send."""
 
     @rpc(allow={Role.TASKMANAGER})
     async def add(self, left: str, right: int = 1) -> int: ...  # type: ignore[override,empty-body]  # wrong on purpose
@@ -204,7 +204,7 @@ async def test_a_driver_reaches_its_own_job_and_no_other(pair: Pair) -> None:
         await own.gateway(EchoGateway, "echo").add(1)
 
 
-async def test_fencing_over_the_wire(pair: Pair) -> None:
+async def test_a_call_with_a_wrong_or_missing_fencing_token_is_refused(pair: Pair) -> None:
     fenced = FencedEcho("fenced")
     await pair.server.start(fenced)
     stale = pair.peer.gateway(EchoGateway, "fenced", token=b"old")
@@ -240,7 +240,7 @@ async def test_both_ends_record_the_connection(world: World) -> None:
         assert (connection.channel, connection.direction, connection.protocol) == ("rpc", direction, "TLSv1.3")
 
 
-async def test_closing_fails_pending_asks_and_tells_both_sides(pair: Pair) -> None:
+async def test_closing_fails_pending_asks_and_notifies_both_sides(pair: Pair) -> None:
     closed: list[str] = []
     pair.peer.on_close(lambda: closed.append("client"))
     (at_server,) = pair.server.peers()
@@ -263,7 +263,7 @@ async def test_closing_fails_pending_asks_and_tells_both_sides(pair: Pair) -> No
     await until(lambda: late == ["late"])
 
 
-async def test_a_server_that_shuts_down_says_so(pair: Pair) -> None:
+async def test_a_server_shutdown_fails_pending_asks_and_closes_the_clients_stream(pair: Pair) -> None:
     asking = asyncio.create_task(pair.peer.gateway(EchoGateway, "echo").hang())
     await until(pair.echo.hanging.is_set)
     await pair.server.close()
@@ -273,7 +273,7 @@ async def test_a_server_that_shuts_down_says_so(pair: Pair) -> None:
 
 
 async def test_an_idle_connection_keeps_small_buffers(pair: Pair) -> None:
-    """Through inner names of asyncio: a Python that calls them otherwise shall be noticed."""
+    """Uses private names of asyncio, so that a Python that renames them is noticed."""
     for peer in (pair.peer, *pair.server.peers()):
         assert isinstance(peer, Exchange)
         stream = peer.connection._stream

@@ -1,4 +1,7 @@
-"""The insider audit's own RPC client: it gets through where it is admitted, so its refusals are refusals."""
+"""The insider audit's own RPC client.
+
+Its calls get through where they are allowed, so its refusals are real refusals.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ from tests.integration.rpc.world import JOB, OTHER_JOB, Echo, World, jobmanager
 
 
 async def _listener(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, job: str) -> Known:
-    """A JobManager that serves :class:`Echo`, seen by code of ``job``, whose working directory has its identity."""
+    """Start a JobManager that serves :class:`Echo`, and return what code of ``job`` knows of it.
+
+    The current directory becomes the job's working directory, with the job's identity next to it.
+    """
     service = world.service(jobmanager())
     await service.start(Echo())
     host, port = await service.listen("127.0.0.1", 0)
@@ -50,7 +56,7 @@ async def test_a_call_that_is_allowed_is_answered(
 @pytest.mark.parametrize(
     ("method", "arguments"), [("for_own_driver", []), ("add", [1, 2]), ("with_jobmanager_api", []), ("nothing", [])]
 )
-async def test_a_call_that_is_not_is_refused_by_name(
+async def test_a_call_that_is_not_allowed_is_refused_by_name(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str, arguments: list[int]
 ) -> None:
     known = await _listener(world, monkeypatch, tmp_path, OTHER_JOB)
@@ -58,7 +64,7 @@ async def test_a_call_that_is_not_is_refused_by_name(
         await asyncio.to_thread(_call, known, method, *arguments)
 
 
-async def test_a_row_tells_apart_who_answers_who_refuses_and_who_is_not_there(
+async def test_an_audit_row_distinguishes_reached_refused_and_untried_calls(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     known = await _listener(world, monkeypatch, tmp_path, JOB)
@@ -72,14 +78,16 @@ async def test_a_row_tells_apart_who_answers_who_refuses_and_who_is_not_there(
     assert (await tried("jobmaster/nobody", "cancel")).outcome is Outcome.UNTRIED
 
 
-async def test_nobody_who_listens_is_no_pass(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_call_without_a_listener_or_an_identity_counts_as_untried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     run = forging._calling("rpc", "dispatcher", "jobs", [])
     assert run(Known()).outcome is Outcome.UNTRIED
     assert "no identity" in run(Known(targets=(Target("port", "127.0.0.1:1", "rpc"),))).seen
 
 
-def test_it_speaks_the_clusters_version() -> None:
+def test_the_audits_client_uses_the_protocol_version_of_the_cluster() -> None:
     assert PROTOCOL_VERSION == envelope.PROTOCOL_VERSION
     assert PATH == grpc_stream.PATH
     assert forging._HEADER.format == frames.HEADER.format
@@ -90,7 +98,7 @@ def test_it_speaks_the_clusters_version() -> None:
 @pytest.mark.parametrize(
     "value", [None, True, 0, -1, 1 << 40, "ä", b"\0" * 300, [1, [2]], {"a": {"b": []}}, -(1 << 40)]
 )
-def test_msgpack_goes_both_ways(value: object) -> None:
+def test_the_audits_msgpack_is_compatible_with_the_library(value: object) -> None:
     assert msgpack.decode(pack(value)) == value
     for data in (pack(value), msgpack.encode(value)):
         assert unpack(data) == (value, len(data))

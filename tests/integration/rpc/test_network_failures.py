@@ -51,8 +51,8 @@ async def test_a_cut_connection_fails_pending_asks_at_once(relayed: Relayed) -> 
 
 
 @pytest.mark.parametrize("relayed", [IMPATIENT], indirect=True, ids=["impatient"])
-async def test_a_silent_connection_is_noticed_on_both_sides(relayed: Relayed) -> None:
-    """Half-open: nothing is reset, nothing arrives; only the missing answers to pings tell."""
+async def test_a_half_open_connection_is_noticed_on_both_sides_by_missing_pongs(relayed: Relayed) -> None:
+    """Nothing is reset and nothing arrives; only the missing answers to pings show it."""
     asking = asyncio.create_task(relayed.gateway.hang())
     await until(relayed.echo.hanging.is_set)
     relayed.relay.freeze()
@@ -62,7 +62,7 @@ async def test_a_silent_connection_is_noticed_on_both_sides(relayed: Relayed) ->
 
 
 @pytest.mark.parametrize("relayed", [IMPATIENT], indirect=True, ids=["impatient"])
-async def test_an_idle_connection_is_kept_by_pings(relayed: Relayed) -> None:
+async def test_an_idle_connection_is_kept_alive_by_pings(relayed: Relayed) -> None:
     heard = [asyncio.create_task(relayed.peer.wait_closed())]
     await asyncio.wait(heard, timeout=1.5 * IMPATIENT.ping_timeout)
     assert not relayed.peer.closed
@@ -70,7 +70,7 @@ async def test_an_idle_connection_is_kept_by_pings(relayed: Relayed) -> None:
     heard[0].cancel()
 
 
-async def test_a_client_connects_again_and_goes_on(relayed: Relayed) -> None:
+async def test_a_client_reconnects_after_a_cut_and_calls_again(relayed: Relayed) -> None:
     relayed.relay.cut()
     await relayed.peer.wait_closed()
     again = await relayed.client.connect(*relayed.relay.address)

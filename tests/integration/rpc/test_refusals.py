@@ -1,4 +1,4 @@
-"""Who must not get onto the rpc channel, over real sockets."""
+"""Which peers are refused on the RPC channel, over real sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.rpc.world import JOB, Pair, World, jobmanager, taskmanage
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 
-async def test_the_refusal_tests_would_notice_an_answer(pair: Pair) -> None:
+async def test_an_admitted_client_is_answered(pair: Pair) -> None:
     context = pair.client.identity.client_context(server_policy(Channel.RPC, TRUST_DOMAIN), alpn=ALPN)
     assert await answer_of(*pair.address, context, hello=PREFACE) != b""
 
@@ -51,7 +51,9 @@ async def test_tls_1_2_is_refused(pair: Pair) -> None:
         pytest.param(SpiffeId.executor(TRUST_DOMAIN, JOB, 1), id="executor"),
     ],
 )
-async def test_an_honest_process_of_a_role_that_has_no_business_here_is_refused(pair: Pair, identity: SpiffeId) -> None:
+async def test_an_honest_process_of_a_role_that_is_not_allowed_on_rpc_is_refused(
+    pair: Pair, identity: SpiffeId
+) -> None:
     with pytest.raises(PeerUnreachable):
         await pair.world.service(identity).connect(*pair.address)
     assert len(pair.server.peers()) == 1
@@ -82,7 +84,7 @@ async def test_a_server_of_another_role_or_name_is_refused(pair: Pair) -> None:
     assert not (await pair.client.connect(*pair.address, name="jm")).closed
 
 
-async def test_nobody_listening_is_said_plainly(world: World) -> None:
+async def test_a_failed_connection_names_the_address_where_nothing_listens(world: World) -> None:
     service = world.service(taskmanager())
     host, port = "127.0.0.1", free_port()
     with pytest.raises(PeerUnreachable, match=f"{host}:{port}"):

@@ -1,6 +1,7 @@
-"""The internal authority is replaced while a process on another machine, with a home of its own, serves RPC.
+"""The internal authority is replaced while a process on another machine with its own home serves RPC.
 
-It knows of the authority nothing but the address; the rotation knows of it what it tells there.
+All that process knows of the authority is its address. The rotation knows of the process only what it
+reports to the authority.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ IDLE_SECONDS = 3600.0
 
 
 class World:
-    """The authority's machine with a TaskManager, and a worker's that has joined."""
+    """The authority's machine with a TaskManager, and the machine of a worker that has joined."""
 
     def __init__(self, root: Path) -> None:
         self.pki = TestPki(root / "authority")
@@ -75,7 +76,7 @@ class World:
 
     @asynccontextmanager
     async def joined(self, ca: CaAddress) -> AsyncIterator[TlsIdentity]:
-        """The worker's process, as ``sluice run taskmanager --ca`` keeps its identity."""
+        """Run the worker's process, which keeps its identity as ``sluice run taskmanager --ca`` does."""
         if not self.directory.exists():
             record, text = mint(
                 WORKER, AuthorityStore(self.home.pki).certificate(INTERNAL), ips=("127.0.0.1",), now=utc_now()
@@ -96,7 +97,7 @@ class World:
             await keeper.close()
 
     async def call(self) -> None:
-        """Until cancelled: one connection after another from the first home to the worker."""
+        """Open one connection after another from the first home to the worker, until cancelled or one fails."""
         while True:
             service = RpcService(self.local)
             try:
@@ -110,17 +111,17 @@ class World:
                 await service.close()
 
     async def flows(self) -> None:
-        """Wait for a number of new connections."""
+        """Wait for five more new connections, and check that none has failed."""
         goal = self.connected + 5
         await until(lambda: self.connected >= goal or bool(self.failures), "connections")
         assert self.failures == []
 
     def subscribers(self) -> list[Laggard]:
-        """Those elsewhere for whom the next verb waits."""
+        """Return the remote subscribers that the next rotation command waits for."""
         return [each for each in self.rotator.waiting_for() if each.holder.source is Source.FOLLOWER]
 
     async def told(self) -> None:
-        """Wait until the worker has told what it holds."""
+        """Wait until the worker has reported what it holds."""
         await until(
             lambda: any(each.in_use for each in read_subscribers(self.home.pki).subscribers), "its first report"
         )
@@ -132,7 +133,10 @@ def world(tmp_path: Path) -> World:
 
 
 def patience() -> Callable[[Sequence[Laggard]], bool]:
-    """Looks again and again, in the thread of the verb, while the event loop lets the processes follow."""
+    """Return a function that looks again every 0.1 s, up to 600 times.
+
+    It waits in the thread of the rotation command, while the event loop lets the processes follow.
+    """
     rounds, pause = iter(range(600)), threading.Event()
 
     def look_again(_: Sequence[Laggard]) -> bool:
@@ -175,10 +179,10 @@ async def test_connections_to_another_machine_never_fail_in_any_phase(world: Wor
     assert world.failures == []
 
 
-async def test_a_process_elsewhere_that_does_not_follow_keeps_the_phase_also_when_the_authority_restarts(
+async def test_a_remote_process_that_lags_holds_up_the_rotation_even_after_an_authority_restart(
     world: World,
 ) -> None:
-    """Its files say that it trusts the new authority, its memory does not."""
+    """Its files say that it trusts the new authority, but its memory does not."""
     async with (
         online_ca(world.home, world.pki.config, CaConfig()) as ca,
         world.joined(ca) as worker,

@@ -1,4 +1,4 @@
-"""A process that is revoked while it is connected: its stream ends, its calls fail, and it does not come back."""
+"""A process revoked while connected: its stream ends, its calls fail, and it cannot reconnect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import until
 
 
 def revoke(pki: TestPki, bad: RpcService, told: RpcService) -> None:
-    """Only the process at the other end is told."""
+    """Revoke the identity of ``bad``, and tell only the process at the other end, ``told``."""
     leaf = read_certificates(bad.identity.directory / "chain.pem")[0]
     pki.issuer.revocations.revoke(AuthorityKind.INTERNAL, [RevocationTarget.of(leaf)], Reason.KEY_COMPROMISE)
     current = pki.issuer.revocations.current(AuthorityKind.INTERNAL)
@@ -42,7 +42,7 @@ async def test_revoked_caller_loses_its_stream_and_its_pending_call(pair: Pair) 
     assert not other.closed
 
 
-async def test_caller_leaves_a_server_that_is_revoked(pair: Pair) -> None:
+async def test_a_caller_disconnects_from_a_revoked_server(pair: Pair) -> None:
     hanging = asyncio.ensure_future(pair.gateway.hang())
     await until(pair.echo.hanging.is_set)
     revoke(pair.world.pki, pair.server, pair.client)

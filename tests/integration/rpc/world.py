@@ -1,4 +1,4 @@
-"""A small world of identities, and endpoints that speak over real mutual TLS sockets."""
+"""Identities of one PKI, and RPC endpoints that talk over real mutual TLS sockets."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ TIMEOUTS = StreamTimeouts(hello=5.0, ping_interval=5.0, ping_timeout=20.0)
 
 @remotable
 class SlotBusy(SluiceError):
-    """A typed error of the tests."""
+    """An error type that the tests send over RPC."""
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A value with structure."""
+    """A structured value."""
 
     name: str
     numbers: tuple[int, ...]
 
 
 class EchoGateway(Protocol):
-    """What the serving endpoint offers."""
+    """The calls that the serving endpoint offers."""
 
     @rpc(allow={Role.TASKMANAGER, Role.DRIVER, Role.JOBMANAGER})
     async def echo(self, sample: Sample) -> Sample: ...
@@ -87,7 +87,7 @@ class EchoGateway(Protocol):
 
 
 class CallbackGateway(Protocol):
-    """What the dialing side offers over the stream it opened."""
+    """The calls that the connecting side offers over the stream it opened."""
 
     @rpc(allow={Role.JOBMANAGER})
     async def double(self, number: int) -> int: ...
@@ -167,7 +167,7 @@ class Callback(RpcEndpoint):
 
 
 class FencedEcho(Echo, FencedRpcEndpoint):
-    """The same with fencing."""
+    """An :class:`Echo` endpoint with fencing."""
 
 
 class World:
@@ -183,7 +183,7 @@ class World:
         timeouts: StreamTimeouts = TIMEOUTS,
         connections: ConnectionLog | None = None,
     ) -> RpcService:
-        """A service of that identity."""
+        """Create an RPC service with this identity."""
         tls_identity = self.pki.identity(identity) if isinstance(identity, SpiffeId) else identity
         service = RpcService(tls_identity, timeouts=timeouts, connections=connections)
         self._services.append(service)

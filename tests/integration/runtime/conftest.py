@@ -65,25 +65,28 @@ time.sleep(600)
 
 @dataclass
 class FakeLauncher:
-    """Executors that sleep; with ``behaviour`` ``fail`` they end at once."""
+    """Launches executors that sleep; with ``behaviour`` ``fail`` they exit at once."""
 
     behaviour: str = "sleep"
 
     def prepare(self) -> None:
-        """Nothing is needed."""
+        """Do nothing; nothing needs preparation."""
 
     def command(self, launch: ExecutorLaunch, place: JvmPlace) -> Command:
-        """A Python process that shows that it runs, and leaves evidence as the JVM does."""
+        """Return the command of a Python process.
+
+        The process shows that it runs, and leaves evidence as the JVM does.
+        """
         name = f"{launch.job_id}/{launch.executor_id}"
         argv = (sys.executable, "-c", EXECUTOR, str(place.identity), name, self.behaviour, str(place.reports))
         return Command(argv, {"PATH": "/usr/bin:/bin"}, {place.work / "settings": b"secret"})
 
     def spark(self) -> None:
-        """The fake driver starts no JVM."""
+        """Return None, because the fake driver starts no JVM."""
 
 
 async def eventually(check: Callable[[], Awaitable[Any]], what: str) -> Any:
-    """Poll ``check`` until it answers something true; that answer."""
+    """Poll ``check`` until its result is true, and return that result."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         answer = await check()
@@ -99,7 +102,7 @@ FAKE_AGENT = (sys.executable, str(FAKE_DRIVER))
 
 @dataclass
 class Cluster:
-    """What a test works with; everything started is stopped at its end."""
+    """A cluster as tests use it; everything it starts is stopped at the end of the test."""
 
     pki: TestPki
     home: Home
@@ -118,7 +121,10 @@ class Cluster:
         online: bool = False,
         locate_ca: Callable[[], Sequence[CaAddress]] | None = None,
     ) -> JobManagerAddress:
-        """Start it, or start it again; with ``issuer`` to sign the identities of jobs, or the ``online`` authority."""
+        """Start the JobManager, for the first time or again.
+
+        The identities of jobs are signed by ``issuer`` or, with ``online``, by the online authority.
+        """
         if issuer is None and not online:
             issuer = LocalIssuer(self.home, self.pki.config)
         directory = self.home.identity(Role.JOBMANAGER, JOBMANAGER)
@@ -142,9 +148,10 @@ class Cluster:
     async def start_taskmanager(
         self, name: str, *, behaviour: str = "sleep", home: Home | None = None, **settings: Any
     ) -> asyncio.Task[None]:
-        """Start one and wait until it is registered; in a ``home`` of its own it is told where the JobManager is.
+        """Start a TaskManager and wait until it is registered.
 
-        ``settings`` replace those of its section.
+        With a ``home`` of its own it is given the JobManager's address. ``settings`` replace those of its
+        configuration section.
         """
         assert self.address is not None
         config = msgspec.structs.replace(
@@ -173,7 +180,7 @@ class Cluster:
         await self.start_taskmanager("tm-drivers", slots=1, slot_memory_mb=1)
 
     async def until_registered(self, *names: str) -> None:
-        """Wait until exactly these TaskManagers (among others) are there."""
+        """Wait until all these TaskManagers are registered; there may be others."""
 
         async def there() -> bool:
             document = await self.get("/v1/taskmanagers")
@@ -182,7 +189,7 @@ class Cluster:
         await eventually(there, f"{names} are registered")
 
     async def call(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
-        """A REST call."""
+        """Send a REST request; return the status and the document."""
         connector = aiohttp.UnixConnector(str(self.home.sockets / "rest.sock"))
         options["headers"] = AssertingGateway(self.home).headers(method, path) | options.get("headers", {})
         async with (
@@ -192,7 +199,7 @@ class Cluster:
             return response.status, json.loads(await response.read())
 
     async def get(self, path: str) -> Any:
-        """A REST query."""
+        """Send a REST query, check that it succeeds, and return the document."""
         status, document = await self.call("GET", path)
         assert status == 200, document
         return document
@@ -208,9 +215,9 @@ class Cluster:
         stream: Sequence[int] = (),
         **extra: Any,
     ) -> str:
-        """Submit a pipeline of the fake driver, with ``extra`` in the request; returns the job id.
+        """Submit a pipeline of the fake driver, with ``extra`` in the request; return the job ID.
 
-        One without executors gets a TaskManager for its driver when there is none.
+        If the pipeline has no executors and there is no TaskManager, one is started for its driver.
         """
         if not executors and not self.taskmanagers:
             await self.start_taskmanager("tm-drivers")
@@ -227,14 +234,14 @@ class Cluster:
         return str(document["job_id"])
 
     def form(self, pipeline: bytes) -> aiohttp.FormData:
-        """A submission of this content."""
+        """Return a submission form with ``pipeline`` as the content of the pipeline."""
         form = aiohttp.FormData()
         form.add_field("request", "{}", content_type="application/json")
         form.add_field("pipeline", pipeline, filename="pipeline.json")
         return form
 
     def driver_directory(self, job_id: str, attempt: int = 1) -> Path:
-        """Where the driver of an attempt lives, or would."""
+        """Return the directory of an attempt's driver, or where it would be."""
         name = f"jobs/{job_id}/driver-{attempt}"
         return next(self.home.root.glob(f"work/*/{name}"), self.home.root / "work" / "nowhere" / name)
 
@@ -244,7 +251,7 @@ class Cluster:
         return self.tmp / "finish"
 
     async def job(self, job_id: str) -> Any:
-        """One job."""
+        """Return the REST document of a job."""
         return await self.get(f"/v1/jobs/{job_id}")
 
     async def until(self, job_id: str, state: str) -> Any:
@@ -269,7 +276,7 @@ class Cluster:
         return found
 
     async def pid(self, job_id: str, executor: Any) -> int:
-        """The process of a fake executor that its TaskManager watches, once it runs."""
+        """Wait until a fake executor runs; return the PID of the process that its TaskManager watches."""
         place = self.home.root.joinpath("work", executor["taskmanager"], "jobs", job_id, f"executor-{executor['id']}")
 
         async def shown() -> int:
@@ -280,7 +287,7 @@ class Cluster:
         return int(await eventually(shown, "the executor shows that it runs"))
 
     async def stop_taskmanager(self, name: str) -> None:
-        """Stop one in order."""
+        """Stop a TaskManager in an orderly way."""
         await self.taskmanagers.pop(name).aclose()
 
     async def close(self) -> None:
@@ -301,9 +308,9 @@ async def until_gone(pid: int) -> None:
 
 @pytest.fixture
 async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A JobManager with quick heartbeats, and no TaskManager yet.
+    """A cluster with a JobManager with short heartbeat intervals, and no TaskManager yet.
 
-    A parameter has other settings of the JobManager, and as ``lease`` that of drivers.
+    A fixture parameter gives other settings of the JobManager; its ``lease`` is the lease of drivers.
     """
     pki = TestPki(tmp_path)
     settings: dict[str, Any] = {"lease": LEASE_SECONDS} | getattr(request, "param", {})

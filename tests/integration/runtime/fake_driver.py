@@ -1,11 +1,15 @@
-"""A driver agent without Spark: same spec, same identity, same RPC and blob connections; the pipeline is a small JSON.
+"""A driver agent without Spark, with the same spec, identity, RPC and blob connections.
 
-``{"executors": 2, "end": "when-told" | "succeed-ahead" | "fail" | "crash" | "sleep-before-register", "flag": path}``
+The pipeline is a small JSON object:
 
-With ``shuffles`` it has as many registered, and notes their places on standard output.
-With ``alone``, a directory, it is noted there how often the job runs, and whether it ever does twice at a time.
-``succeed-ahead``: tells of its success at once, and ends when the file ``flag`` exists.
-``when-told``: asks for executors, and succeeds when the file ``flag`` exists. Run as a program by a TaskManager.
+    {"executors": 2, "end": "when-told" | "succeed-ahead" | "fail" | "crash" | "sleep-before-register",
+     "flag": path}
+
+With ``shuffles`` it registers that many shuffles, and prints their places on standard output. With
+``alone``, a directory, it records there how often the job runs, and whether two of its drivers ever run
+at the same time. ``succeed-ahead`` reports success at once, and ends when the file ``flag`` exists.
+``when-told`` asks for executors, and succeeds when the file ``flag`` exists. A TaskManager runs this file
+as a program.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ BATCHES = 2
 
 
 class FakeDriver(RpcEndpoint):
-    """Notes what it is told on standard output, so that tests can read it in the log."""
+    """Prints the calls it receives on standard output, so that tests can read them in the log."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(DRIVER, DriverGateway, job_id=job_id)
@@ -57,7 +61,7 @@ class FakeDriver(RpcEndpoint):
         self.streaming_stopped = False
 
     async def until_flag(self, flag: Path) -> bool:
-        """Wait for ``flag``, or until streaming is stopped; False when the driver is cancelled before."""
+        """Wait for ``flag`` or the end of streaming; return False if the driver is cancelled first."""
         while not (self.streaming_stopped or await asyncio.to_thread(flag.exists)):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.cancelled.wait(), POLL_SECONDS)
@@ -78,7 +82,7 @@ class FakeDriver(RpcEndpoint):
         return 0
 
     async def ui(self, request: UiRequest) -> UiPage:
-        """The page is what was asked for."""
+        """Return a page whose content is the path and query of the request."""
         return UiPage(status=200, media="text/plain", body=f"{request.path}?{request.query}".encode())
 
     async def stop_streaming(self, grace_seconds: float) -> None:
@@ -128,13 +132,13 @@ async def run(spec: DriverSpec) -> None:
 
 
 async def _die_after(lost: asyncio.Future[str]) -> None:
-    """As a real driver does: nothing is left of it when its lease is over or refused."""
+    """Kill this process when its lease expires or is refused, as a real driver does."""
     print(f"lost: {await lost}", file=sys.stderr, flush=True)  # noqa: T201
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def be_alone(place: Path, attempt: int) -> None:
-    """Note this run in ``place``, and there for ever if another driver of the job runs at the same time."""
+    """Record this run in ``place``, and create ``twice`` there if another driver of the job is running."""
     descriptor = os.open(place / "lock", os.O_RDWR | os.O_CREAT)  # held until the process ends
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -173,7 +177,7 @@ async def _register_shuffle(link: JobMasterLink, shuffle_id: int) -> None:
 
 
 async def _stream(link: JobMasterLink, checkpoints: str, batches: list[int], attempt: int) -> None:
-    """Commit batches as Spark does, one after the other: in the log of the checkpoint, then tell."""
+    """Commit batches one after the other as Spark does: write to the checkpoint's log, then report."""
     commits = Path(checkpoints.removeprefix("file://")) / "rows" / "commits"
     commits.mkdir(parents=True, exist_ok=True)
     location = str(commits.parent)
@@ -218,7 +222,7 @@ async def _end(link: JobMasterLink, endpoint: FakeDriver, script: dict[str, Any]
 
 
 def main() -> None:
-    """Entry point: ``fake_driver.py``, told as a real one when its spec is there; output goes where a driver's goes."""
+    """Wait for the driver's spec like a real driver, and run with output in ``driver.stdout``."""
     spec = awaited_spec(Path(sys.argv[1]))
     with contextlib.suppress(FileExistsError):
         sys.stdout = (Path(spec.log_dir) / "driver.stdout").open("w")

@@ -1,4 +1,4 @@
-"""A JobManager of another cluster in the same trust domain: its certificate is good, and it has no business here."""
+"""A JobManager of another cluster in the same trust domain: a valid certificate, but no rights here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.integration.runtime.conftest import JOBMANAGER, Cluster
 
 @pytest.mark.parametrize("name", ["of-another-cluster", JOBMANAGER])
 async def test_no_peer_submits_cancels_or_reads_past_the_gateway(cluster: Cluster, name: str) -> None:
-    """Not with the role alone, and not with this JobManager's own certificate either: those endpoints are local."""
+    """Neither with the role alone nor with this JobManager's own certificate: those endpoints are local."""
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit(executors=1)
     await cluster.until_running(job_id, 1)
@@ -51,8 +51,8 @@ async def test_no_peer_submits_cancels_or_reads_past_the_gateway(cluster: Cluste
     await cluster.until(job_id, "FINISHED")
 
 
-async def test_a_taskmanager_that_knows_the_names_of_its_jobmanagers_believes_no_other(cluster: Cluster) -> None:
-    """Whoever listens at an address that was configured once may be somebody else by now."""
+async def test_a_taskmanager_that_knows_the_names_of_its_jobmanagers_refuses_any_other(cluster: Cluster) -> None:
+    """Another process may by now listen at an address that was configured once."""
     assert cluster.address is not None
     service = RpcService(cluster.pki.process(Role.TASKMANAGER, "tm-1"))
     try:

@@ -31,14 +31,16 @@ from tests.integration.runtime.conftest import JOBMANAGER, Cluster
         pytest.param(DISPATCHER, asyncio.CancelledError(), False, id="what-was-cancelled"),
     ],
 )
-def test_what_ends_the_process(endpoint: str, error: BaseException, fatal: bool) -> None:
+def test_only_internal_errors_of_the_dispatcher_or_resource_manager_are_fatal(
+    endpoint: str, error: BaseException, fatal: bool
+) -> None:
     assert is_fatal(endpoint, error) is fatal
 
 
 async def test_a_resource_manager_that_fails_ends_the_jobmanager(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its log says why, and nobody is sent to it any more."""
+    """Its log says why, and its address is no longer published."""
 
     answers = iter([Provided(0, ())])  # enough to start
 

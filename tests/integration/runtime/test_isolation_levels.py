@@ -1,4 +1,7 @@
-"""The level at which TaskManagers isolate jobs: had, or nothing starts; and told wherever the cluster is looked at."""
+"""The isolation level of TaskManagers.
+
+Nothing starts if the level is not available. REST, the announcements and the audit all report it.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ from tests.integration.runtime.conftest import Cluster
 async def start_at(
     cluster: Cluster, name: str, isolation: IsolationConfig, mode: EgressSetting = EgressSetting.DEFAULT
 ) -> None:
-    """A TaskManager with these settings."""
+    """Start a TaskManager with these settings."""
     egress = EgressConfig(mode=mode)
     cluster.config = msgspec.structs.replace(cluster.config, isolation=isolation, egress=egress)
     await cluster.start_taskmanager(name)
 
 
-async def test_levels_that_differ_are_told_by_rest_by_announcements_and_by_the_audit(cluster: Cluster) -> None:
+async def test_differing_isolation_levels_are_reported_by_rest_announcements_and_the_audit(cluster: Cluster) -> None:
     await start_at(cluster, "tm-1", IsolationConfig())
     assert (await cluster.get("/v1/overview"))["isolation"] == {"sandbox": 1}
 
@@ -46,7 +49,7 @@ async def test_levels_that_differ_are_told_by_rest_by_announcements_and_by_the_a
     assert "ISO-01" not in {each.check for each in examine("a test", [Subject(home, Options())]).findings()}
 
 
-async def test_what_jobs_may_connect_to_is_told_by_rest_by_announcements_and_by_the_audit(cluster: Cluster) -> None:
+async def test_egress_modes_are_reported_by_rest_announcements_and_the_audit(cluster: Cluster) -> None:
     for name, mode in (("tm-1", EgressSetting.DEFAULT), ("tm-2", EgressSetting.AUDIT), ("tm-3", EgressSetting.OFF)):
         await start_at(cluster, name, IsolationConfig(), mode)
     assert (await cluster.get("/v1/overview"))["egress"] == {"enforce": 1, "audit": 1, "off": 1}
@@ -58,7 +61,7 @@ async def test_what_jobs_may_connect_to_is_told_by_rest_by_announcements_and_by_
     assert findings["ISO-02"] == "jobs connect to whatever their machine can reach, unrecorded: tm-3 (off)"
 
 
-async def test_networks_of_their_own_without_sandboxes_are_refused(cluster: Cluster) -> None:
+async def test_egress_enforcement_without_isolation_is_refused(cluster: Cluster) -> None:
     with pytest.raises(EgressMisconfigured, match="needs isolation"):
         await start_at(cluster, "tm-1", IsolationConfig(level=IsolationLevel.NONE), EgressSetting.ENFORCE)
 

@@ -1,4 +1,4 @@
-"""The network of a job's process, made in a thread of its own."""
+"""The network of a job's process, which is made in a thread of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.runtime.sandbox.network.conftest import Kept
 
 
 class Nowhere:
-    """A way out that says when it is given up."""
+    """Egress rules that allow no call, and record that they are closed."""
 
     def __init__(self) -> None:
         self.closed = threading.Event()
@@ -33,7 +33,7 @@ async def nobody(port: int) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("after_seconds", [0, 0.001, 0.01, 0.02, 0.05])
-async def test_nothing_is_left_of_a_network_that_nobody_waits_for_any_more(after_seconds: float) -> None:
+async def test_a_network_whose_opening_is_cancelled_is_closed(after_seconds: float) -> None:
     egress_rules = Nowhere()
     opening = asyncio.create_task(
         JobNetwork.open("127.0.0.1", ("driver",), ask=nobody, egress_rules=egress_rules, observer=Kept(), uid=None)

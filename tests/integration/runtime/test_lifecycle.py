@@ -1,4 +1,4 @@
-"""JobManagers and TaskManagers that come and go, and who may speak for whom."""
+"""JobManagers and TaskManagers that come and go, and who may act for whom."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ IMPATIENT = pytest.mark.parametrize(
 
 
 def registration(name: str, *, slots: int = 1) -> TaskManagerRegistration:
-    """How a TaskManager introduces itself."""
+    """The registration that a TaskManager sends."""
     return TaskManagerRegistration(name=name, host="h", slots=slots, profile=PROFILE, python="p", version="0")
 
 
@@ -66,7 +66,7 @@ def taskmanager_id(name: str) -> SpiffeId:
     return SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, name)
 
 
-async def test_addresses_are_published_while_the_jobmanager_takes_work(cluster: Cluster) -> None:
+async def test_the_jobmanagers_addresses_are_published_only_while_it_takes_work(cluster: Cluster) -> None:
     assert read_jobmanager(cluster.home) == cluster.address
     await cluster.master.aclose()
     with pytest.raises(AddressUnknown):
@@ -75,7 +75,7 @@ async def test_addresses_are_published_while_the_jobmanager_takes_work(cluster: 
 
 @pytest.mark.parametrize("cluster", [{"heartbeat_timeout": 10.0}], indirect=True, ids=["10 s"])
 async def test_drivers_and_executors_outlive_their_jobmanager_for_a_while(cluster: Cluster) -> None:
-    """Another one may lead soon. Nobody does here, so their TaskManager ends them."""
+    """Another JobManager may lead soon. None does here, so their TaskManager ends them."""
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit()
     pids = [await cluster.pid(job_id, each) for each in await cluster.until_running(job_id, 2)]
@@ -90,8 +90,8 @@ async def test_drivers_and_executors_outlive_their_jobmanager_for_a_while(cluste
     await eventually(cleaned, "the driver's key is removed")
 
 
-async def test_a_jobmanager_that_came_back_goes_on_with_drivers_and_executors(cluster: Cluster) -> None:
-    """It listens on other ports; a job of its earlier life has the same processes as before."""
+async def test_a_restarted_jobmanager_takes_over_running_drivers_and_executors(cluster: Cluster) -> None:
+    """It listens on other ports; a job from before its restart keeps its processes."""
     await cluster.start_taskmanager("tm-1")
     await cluster.start_taskmanager("tm-2")
     old = await cluster.submit()
@@ -121,7 +121,7 @@ async def test_a_jobmanager_that_came_back_goes_on_with_drivers_and_executors(cl
 
 
 @SHORT_LEASE
-async def test_an_executor_that_ended_while_nobody_led_is_replaced(cluster: Cluster) -> None:
+async def test_an_executor_that_ended_while_there_was_no_leader_is_replaced(cluster: Cluster) -> None:
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit()
     victim, kept = await cluster.until_running(job_id, 2)
@@ -142,7 +142,7 @@ async def test_an_executor_that_ended_while_nobody_led_is_replaced(cluster: Clus
     await cluster.until(job_id, "FINISHED")
 
 
-async def test_what_a_killed_taskmanager_left_of_a_driver_is_removed_at_its_next_start(cluster: Cluster) -> None:
+async def test_driver_files_left_by_a_killed_taskmanager_are_removed_at_its_next_start(cluster: Cluster) -> None:
     job_id = await cluster.submit(executors=0)
     await cluster.until(job_id, "RUNNING")
     await cluster.stop_taskmanager("tm-drivers")
@@ -155,7 +155,7 @@ async def test_what_a_killed_taskmanager_left_of_a_driver_is_removed_at_its_next
 
 
 def read_or_none(directory: Path) -> TlsIdentity | None:
-    """The identity in ``directory``, when its files belong together at this moment."""
+    """The identity in ``directory``; None if its files do not match at this moment."""
     try:
         return TlsIdentity(directory)
     except StoreError:
@@ -165,7 +165,7 @@ def read_or_none(directory: Path) -> TlsIdentity | None:
 async def test_identities_of_a_running_job_are_renewed_in_place(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Certificates are due after a second, whatever they say; the processes go on meanwhile."""
+    """Certificates are due after a second, whatever they say; the processes continue meanwhile."""
     monkeypatch.setattr(identity_renewal, "seconds_until_renewal", lambda _: 1.0)
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit(executors=1)
@@ -228,7 +228,7 @@ async def test_heartbeats_need_the_token_and_a_registration_over_the_same_connec
     await other.close()
 
 
-async def test_a_driver_has_no_business_with_the_resourcemanager(cluster: Cluster) -> None:
+async def test_a_driver_may_not_call_the_resourcemanager(cluster: Cluster) -> None:
     service, peer = await connect(cluster, SpiffeId.driver(TRUST_DOMAIN, OTHER_JOB_ID))
     with pytest.raises(CallNotPermitted):
         await peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(registration("tm-1"))
@@ -236,7 +236,7 @@ async def test_a_driver_has_no_business_with_the_resourcemanager(cluster: Cluste
 
 
 @IMPATIENT
-async def test_a_silent_taskmanager_is_given_up_after_the_heartbeat_timeout(cluster: Cluster) -> None:
+async def test_a_silent_taskmanager_is_unregistered_after_the_heartbeat_timeout(cluster: Cluster) -> None:
     service, peer = await connect(cluster, taskmanager_id("tm-silent"))
     await peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(registration("tm-silent"))
     await cluster.until_registered("tm-silent")
@@ -249,7 +249,7 @@ async def test_a_silent_taskmanager_is_given_up_after_the_heartbeat_timeout(clus
 
 
 async def running_job(cluster: Cluster) -> tuple[str, bytes, Any]:
-    """A job with one executor on tm-1: its id, its JobMaster's token, its executor."""
+    """Start a job with one executor on tm-1; returns its id, its JobMaster's token and its executor."""
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit(executors=1)
     (executor,) = await cluster.until_running(job_id, 1)
@@ -276,7 +276,9 @@ async def test_a_taskmanager_gets_certificates_for_its_own_executors_only(cluste
 
 
 @pytest.mark.parametrize("job", ["other", "own"])
-async def test_a_jobmaster_listens_to_the_driver_of_its_job_with_its_token_only(cluster: Cluster, job: str) -> None:
+async def test_a_jobmaster_accepts_calls_only_from_the_driver_of_its_job_with_its_token(
+    cluster: Cluster, job: str
+) -> None:
     job_id, token, _ = await running_job(cluster)
     identity = SpiffeId.driver(TRUST_DOMAIN, job_id if job == "own" else OTHER_JOB_ID)
     service, peer = await connect(cluster, identity)

@@ -1,4 +1,7 @@
-"""The loss of a TaskManager is noticed in spite of a full mailbox, an error with another one, or a lost word."""
+"""The loss of a TaskManager is noticed in spite of other faults.
+
+These are a full mailbox, an error with another TaskManager, and a lost notification.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ NAMES = ("tm-1", "tm-2", "tm-3")
 
 
 class FailingSlots(SlotPools):
-    """An error with one TaskManager, once."""
+    """Slot pools that raise an error once, when the TaskManager ``fails_for`` is lost."""
 
     fails_for = ""
 
@@ -50,7 +53,7 @@ class World:
     failures: list[tuple[RpcEndpoint, BaseException]]
 
     async def names(self) -> list[str]:
-        """Who is registered."""
+        """The ids of the registered TaskManagers."""
         internal = self.manager.service.local(
             ResourceManagerInternalGateway, RESOURCE_MANAGER, token=self.manager.fencing_token
         )
@@ -89,7 +92,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield made
 
 
-async def test_a_full_mailbox_drops_no_loss(world: World) -> None:
+async def test_the_loss_of_a_taskmanager_is_noticed_despite_a_full_mailbox(world: World) -> None:
     capacity, world.manager._mailbox.capacity = world.manager._mailbox.capacity, 0
     await world.peers["tm-2"].close()
     await until(lambda: "tm-2" not in world.manager._registered)
@@ -97,8 +100,8 @@ async def test_a_full_mailbox_drops_no_loss(world: World) -> None:
     assert await world.names() == ["tm-1", "tm-3"]
 
 
-async def test_a_full_mailbox_keeps_nobody_from_registering_again(world: World) -> None:
-    """Its registration was taken; what follows from it is the ResourceManager's own."""
+async def test_the_loss_of_a_taskmanager_that_registered_twice_is_no_internal_failure(world: World) -> None:
+    """What follows from an accepted registration is the ResourceManager's own work."""
     registration = TaskManagerRegistration(
         name="tm-1", host="127.0.0.1", slots=2, profile=SlotProfile(cores=1, memory_mb=512), python="p", version="0"
     )
@@ -108,7 +111,7 @@ async def test_a_full_mailbox_keeps_nobody_from_registering_again(world: World) 
     assert not world.failures
 
 
-async def test_an_error_with_one_silent_taskmanager_hides_no_other(world: World) -> None:
+async def test_an_error_with_one_silent_taskmanager_does_not_hide_the_others(world: World) -> None:
     world.slots.fails_for = "tm-1"
     world.manager._monitor._timeout = -1.0  # all are silent
     await until(lambda: not world.manager._registered)
@@ -117,7 +120,7 @@ async def test_an_error_with_one_silent_taskmanager_hides_no_other(world: World)
     assert await world.names() == []
 
 
-async def test_heartbeats_are_watched_on_after_an_error(world: World) -> None:
+async def test_heartbeats_are_still_watched_after_an_error(world: World) -> None:
     world.slots.fails_for = "tm-1"
     world.manager._monitor._targets["tm-1"].last_heard = -10_000.0
     await until(lambda: world.manager.stats.failures == 1)
@@ -127,11 +130,11 @@ async def test_heartbeats_are_watched_on_after_an_error(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_connection_that_is_gone_is_found_though_nobody_told_of_it(world: World, name: str) -> None:
+async def test_a_closed_connection_is_noticed_without_a_notification(world: World, name: str) -> None:
     closed = asyncio.Event()
 
     class Gone:
-        """The end of a connection of which no word came."""
+        """A peer whose connection has closed without a notification."""
 
         closed = True
 

@@ -1,4 +1,4 @@
-"""The identities of jobs come from the online authority: the JobManager has no authority's key to read."""
+"""The online authority issues the identities of jobs; the JobManager can read no authority's key."""
 
 from __future__ import annotations
 

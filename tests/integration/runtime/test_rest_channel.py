@@ -1,4 +1,4 @@
-"""REST over mutual TLS on a real JobManager: for gateways, and besides the unix socket."""
+"""REST over mutual TLS on a real JobManager, for gateways, in addition to the Unix socket."""
 
 from __future__ import annotations
 
@@ -71,8 +71,10 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 
 @pytest.mark.parametrize(("offered", "admitted"), [([], True), (["http/1.1"], True), (["h2"], False)])
-async def test_gateway_may_name_no_protocol_but_no_other(served: Served, offered: list[str], admitted: bool) -> None:
-    """nginx names none to what it forwards to."""
+async def test_a_gateway_may_offer_no_alpn_protocol_but_not_a_wrong_one(
+    served: Served, offered: list[str], admitted: bool
+) -> None:
+    """nginx offers none to its upstreams."""
     policy = server_policy(Channel.REST, TRUST_DOMAIN)
     context = served.pki.identity(GATEWAY).client_context(policy, alpn=offered)
     if not admitted:
@@ -85,7 +87,7 @@ async def test_gateway_may_name_no_protocol_but_no_other(served: Served, offered
     await writer.wait_closed()
 
 
-async def test_gateway_is_served_and_seen(served: Served) -> None:
+async def test_a_gateway_is_served_and_its_connection_is_listed(served: Served) -> None:
     gateway = served.pki.identity(GATEWAY)
     assert read_jobmanager(served.home).rest_tls == served.rest
     connections = (await served.get("/v1/connections", gateway))["connections"]
@@ -108,8 +110,8 @@ async def test_older_tls_and_other_roles_are_refused(served: Served) -> None:
         await assert_refused(*served.rest, served.pki.process(role).client_context(policy, alpn=["http/1.1"]))
 
 
-async def test_jobmanagers_of_this_cluster_forward_and_those_of_another_get_nowhere(served: Served) -> None:
-    """A good certificate of the same role and trust domain, and even an assertion that the gateway made."""
+async def test_only_jobmanagers_of_this_cluster_may_forward_requests(served: Served) -> None:
+    """Another's has a good certificate of the same role and trust domain, and even a gateway's assertion."""
     assert "jobs" in await served.get("/v1/jobs", served.pki.process(Role.JOBMANAGER, STANDBY))
     policy = server_policy(Channel.REST, TRUST_DOMAIN)
     foreign = served.pki.process(Role.JOBMANAGER, "of-another-cluster")

@@ -1,4 +1,7 @@
-"""The internal authority is replaced while a job runs: its driver and executors are renewed, and it finishes."""
+"""The internal authority is rotated while a job runs.
+
+The driver and the executors get new identities, and the job finishes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ INTERNAL = AuthorityKind.INTERNAL
 
 
 def patience() -> Callable[[Sequence[Laggard]], bool]:
-    """Looks again and again in the thread of the verb, while the cluster goes on."""
+    """Makes the rotator poll in its own thread, while the cluster continues; gives up after 600 rounds."""
     rounds, pause = iter(range(600)), threading.Event()
 
     def look_again(_: Sequence[Laggard]) -> bool:
@@ -34,14 +37,14 @@ def patience() -> Callable[[Sequence[Laggard]], bool]:
 
 
 def issuers(directories: Sequence[Path]) -> set[str]:
-    """Who has signed what is in ``directories``; empty while one of them is being replaced."""
+    """The issuers of the certificates in ``directories``; empty while an identity is being replaced."""
     try:
         return {issuer_id(read_identity(directory)[0].leaf) for directory in directories}
     except StoreError:
         return set()
 
 
-async def test_job_goes_on_through_a_rotation_and_is_renewed_at_once(cluster: Cluster) -> None:
+async def test_a_job_continues_through_a_rotation_and_its_identities_are_renewed_at_once(cluster: Cluster) -> None:
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit(executors=1)
     before = await cluster.until_running(job_id, 1)

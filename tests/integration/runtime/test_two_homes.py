@@ -36,7 +36,7 @@ async def test_a_taskmanager_in_a_home_of_its_own_runs_jobs(cluster: Cluster, tm
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])  # noqa: S104  they are refused
-async def test_an_address_that_nobody_can_connect_to_is_refused(cluster: Cluster, host: str) -> None:
+async def test_an_unspecified_host_address_is_refused(cluster: Cluster, host: str) -> None:
     config = msgspec.structs.replace(
         cluster.config,
         jobmanager=msgspec.structs.replace(cluster.config.jobmanager, host=host),

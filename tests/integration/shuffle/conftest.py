@@ -1,4 +1,4 @@
-"""A worker on real sockets, and clients of jobs."""
+"""A shuffle worker on real sockets, and clients of jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
 
 @pytest.fixture(scope="session")
 def identities(pki: TestPki) -> dict[str, TlsIdentity]:
-    """Of two workers, of an executor of the job, and of one of another job."""
+    """The identities of two workers, an executor of the job, and an executor of another job."""
     return {
         "w-1": pki.process(Role.SHUFFLE_WORKER, "w-1"),
         "w-2": pki.process(Role.SHUFFLE_WORKER, "w-2"),
@@ -38,7 +38,7 @@ def identities(pki: TestPki) -> dict[str, TlsIdentity]:
 
 @dataclass
 class Running:
-    """A worker that listens."""
+    """A worker that is listening."""
 
     worker: ShuffleWorker
     address: WorkerAddress
@@ -56,7 +56,7 @@ def config(directory: Path, **settings: object) -> WorkerConfig:
 
 @pytest.fixture
 async def start_worker(identities: dict[str, TlsIdentity], tmp_path: Path) -> AsyncIterator[StartWorker]:
-    """Start workers; by default with little memory, and one that serves the job."""
+    """Starts workers. By default they have little memory, and serve the job."""
     running: list[ShuffleWorker] = []
 
     async def start(name: str = "w-1", *, jobs: tuple[str, ...] = (JOB,), port: int = 0, **settings: object) -> Running:

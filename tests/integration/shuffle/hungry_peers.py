@@ -1,4 +1,4 @@
-"""What a peer sends to make a worker keep much for little: each as the frames of one connection."""
+"""Frames with which a peer makes a worker keep much for little; each function fills one connection."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def _push(shuffle: int, map_id: int, rows: list[tuple[int, int, int, int]], data
 
 
 def zero_length_segments(key: bytes) -> Frames:
-    """Sixteen bytes of a table each, and no data."""
+    """Segments without data: a table entry of sixteen bytes each."""
     checks = SegmentChecks(key, 0)
     for map_id in range(150):
         yield _push(0, map_id, [(0, number, 0, checks.value(0, map_id, number)) for number in range(SEGMENTS)])
 
 
 def high_sequence_numbers(key: bytes) -> Frames:
-    """One segment of each map, far ahead."""
+    """One segment for each map, with a sequence number far ahead."""
     checks = SegmentChecks(key, 0)
     for map_id in range(3_000):
         yield _push(0, map_id, [(0, 65538, 1, checks.value(0, map_id, 65538, b"x"))], b"x")
 
 
 def scattered_sequence_numbers(key: bytes) -> Frames:
-    """Segments of a map with a gap after each."""
+    """Segments of a map with a gap after each sequence number."""
     checks = SegmentChecks(key, 0)
     for map_id in range(200):
         numbers = range(1, 65537, 1024)
@@ -52,7 +52,7 @@ def scattered_sequence_numbers(key: bytes) -> Frames:
 
 
 def completed_shuffles(_: bytes) -> Frames:
-    """Shuffles that nobody has heard of, complete without a map."""
+    """Unknown shuffles that are declared complete without any map."""
     nothing = pack_share(Share(1, 0))
     for shuffle in range(8_000):
         header = Header(
@@ -62,20 +62,20 @@ def completed_shuffles(_: bytes) -> Frames:
 
 
 def empty_maps(_: bytes) -> Frames:
-    """Commits of maps without output, announced."""
+    """Commits of announced maps without output."""
     for map_id in range(20_000):
         yield Header(FrameType.COMMIT, shuffle=0, map_id=map_id, request=1, partition=1, aux=map_id + 1).pack()
 
 
 def shares(_: bytes) -> Frames:
-    """Shares of a shuffle that are complete without any map."""
+    """Shares of a shuffle that are declared complete without any map."""
     for number in range(20_000):
         payload = pack_share(Share(1 << 20, number))
         yield Header(FrameType.PRODUCE, request=1, length=len(payload), aux=ProducerStatement.COMPLETE).pack() + payload
 
 
 def reasons(_: bytes) -> Frames:
-    """Shuffles that are given up with many words."""
+    """Shuffles that are aborted with a long reason."""
     text = b"\xf0\x9f\x90\x98" * 1000
     for shuffle in range(2_000):
         header = Header(FrameType.PRODUCE, shuffle=shuffle, request=1, length=len(text), aux=ProducerStatement.ABORTED)
@@ -83,7 +83,7 @@ def reasons(_: bytes) -> Frames:
 
 
 def partitions(key: bytes) -> Frames:
-    """A byte for each of very many partitions, committed: the index is larger than the data."""
+    """Maps with one byte for each of very many partitions: the index is larger than the data."""
     checks = SegmentChecks(key, 0)
     for map_id in range(100):
         rows = [(each, each, 1, checks.value(each, map_id, each, b"x")) for each in range(SEGMENTS)]
@@ -92,7 +92,7 @@ def partitions(key: bytes) -> Frames:
 
 
 def followed_shares(_: bytes) -> Frames:
-    """Readers of many writers that nobody has heard of."""
+    """Readers that follow many unknown writers."""
     for number in range(20_000):
         payload = pack_share(Share(1 << 20, number))
         header = Header(FrameType.FOLLOW, request=1, aux=1, length=len(payload), extra=1)
@@ -100,7 +100,7 @@ def followed_shares(_: bytes) -> Frames:
 
 
 def followed_shuffles(_: bytes) -> Frames:
-    """Readers of shuffles that nobody has heard of."""
+    """Readers that follow unknown shuffles."""
     nothing = pack_share(Share(1, 0))
     for shuffle in range(1000):
         header = Header(FrameType.FOLLOW, shuffle=shuffle, request=shuffle, aux=1, length=len(nothing), extra=1)
@@ -108,7 +108,7 @@ def followed_shuffles(_: bytes) -> Frames:
 
 
 def reads_without_credit(_: bytes) -> Frames:
-    """Of what :func:`partitions` left."""
+    """Fetches, with almost no credit, of the data that :func:`partitions` left."""
     for request in range(1000):
         yield fetch_frame(0, list(range(10)), 0, SEGMENTS, request=request, credit=1)
 

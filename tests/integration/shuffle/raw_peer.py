@@ -1,4 +1,4 @@
-"""A peer that sends whatever it likes over mutual TLS, and says what came back."""
+"""A peer that sends arbitrary bytes over mutual TLS, and returns the worker's answers."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Answer:
 
     @property
     def code(self) -> int:
-        """Of an ERROR frame."""
+        """The error code of an ERROR frame."""
         assert self.header.kind is FrameType.ERROR
         return self.header.aux
 
 
 class RawPeer:
-    """A connection of ``identity`` to a worker; blocking, with a time-out."""
+    """A blocking connection of ``identity`` to a worker, with a timeout."""
 
     def __init__(self, identity: TlsIdentity, port: int) -> None:
         context = identity.client_context(server_policy(Channel.DATA, TRUST_DOMAIN))
@@ -57,7 +57,7 @@ class RawPeer:
         self.socket.close()
 
     def hello(self, direction: str) -> Header:
-        """Greet as one should; the worker's answer."""
+        """Send a valid hello; returns the worker's answer."""
         self.send(pack_hello("push" if direction == "push" else "fetch"))
         return self.answer().header
 
@@ -65,19 +65,19 @@ class RawPeer:
         self.socket.sendall(b"".join(parts))
 
     def answer(self) -> Answer:
-        """The next frame."""
+        """Return the next frame."""
         header = parse_header(self._exactly(HEADER_BYTES), from_client=False)
         return Answer(header, self._exactly(header.length))
 
     def answer_of(self, kind: FrameType) -> Answer:
-        """The next frame that is no acknowledgement, which is a ``kind``."""
+        """Return the next frame other than a PUSH_OK; it must be a ``kind``."""
         while (answer := self.answer()).header.kind is FrameType.PUSH_OK and kind is not FrameType.PUSH_OK:
             pass
         assert answer.header.kind is kind, (answer.header, answer.payload)
         return answer
 
     def ended(self) -> bool:
-        """Whether the worker ends the connection, whatever it says before that."""
+        """Whether the worker ends the connection, no matter what it sends before."""
         try:
             while self.socket.recv(65536):
                 pass
@@ -106,7 +106,7 @@ def push_frame(
     request: int = 0,
     spoil: bool = False,
 ) -> bytes:
-    """A PUSH of (partition, sequence, data)."""
+    """A PUSH frame with segments of (partition, sequence, data)."""
     table = np.array(
         [
             (partition, sequence, len(data), checks.value(partition, map_id, sequence, data) ^ spoil)

@@ -1,4 +1,7 @@
-"""A worker process that is killed, and data that change on disk: right, or a clear error, never wrong."""
+"""Killed worker processes and damaged files.
+
+A read returns the right data or fails with a clear error; it never returns wrong data.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ DEADLINE_SECONDS = 60.0
 async def process(
     identity: TlsIdentity, folder: Path
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, WorkerAddress]]:
-    """A worker in a process of its own, which serves the job."""
+    """Run a worker that serves the job, in a process of its own."""
     jobs = folder / "jobs"
     jobs.write_text(f"{JOB} {KEY}\n")
     jobs.chmod(SECRET_MODE)
@@ -84,7 +87,7 @@ async def test_committed_maps_survive_kill_9(identities: dict[str, TlsIdentity],
 
 
 @pytest.mark.parametrize("damage", ["flipped bit", "cut off"])
-async def test_damage_on_disk_is_told_and_the_replica_is_read(
+async def test_damage_on_disk_is_reported_and_the_replica_is_read(
     start_worker: StartWorker, identities: dict[str, TlsIdentity], damage: str
 ) -> None:
     workers = [await start_worker("w-1"), await start_worker("w-2")]
@@ -105,7 +108,7 @@ async def test_damage_on_disk_is_told_and_the_replica_is_read(
         assert [each.data for each in found] == [bytes([partition]) * 1000 for partition in range(4)]
 
 
-async def test_a_draining_worker_ends_what_it_began_and_takes_nothing_new(
+async def test_a_draining_worker_finishes_open_maps_and_accepts_no_new_ones(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
     worker = await start_worker()

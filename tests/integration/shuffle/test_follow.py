@@ -1,4 +1,7 @@
-"""Readers that follow a writer over mutual TLS: each map as it is committed, in bounded memory, and a clear end."""
+"""Readers that follow a writer over mutual TLS.
+
+They get each map once it is committed, use bounded memory, and are told how the shuffle ended.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +52,12 @@ def greeted(identity: TlsIdentity, worker: Running, direction: str) -> Iterator[
 
 
 def number_of(map_id: int) -> int:
-    """The index of a map: they count from 0."""
+    """The index that belongs to a map id; map ids of this test count from 0."""
     return map_id * WRITERS + SHARE.remainder
 
 
 def write(peer: RawPeer, map_id: int, data: bytes = b"row") -> Answer:
-    """A map with one segment for partition 0; the worker's answer to its commit."""
+    """Write a map with one segment for partition 0; returns the worker's answer to the commit."""
     peer.send(push_frame(CHECKS, SHUFFLE, map_id, [(0, 0, data)]), commit(map_id, 1, len(data)))
     return peer.answer_of(FrameType.COMMIT_OK)
 
@@ -81,7 +84,7 @@ def follow(had: int = 0, end: int = 1, request: int = 5) -> bytes:
 
 
 def read(peer: RawPeer, maps: int) -> list[tuple[int, bytes]]:
-    """The next so many maps: id and data."""
+    """Read the next ``maps`` maps; returns the id and data of each."""
     found: list[tuple[int, bytes]] = []
     announced: list[int] = []
     while len(announced) < maps or len(found) < len(announced):
@@ -112,7 +115,7 @@ async def peers(start_worker: StartWorker, identity: TlsIdentity, **settings: ob
         yield Peers(writer, reader)
 
 
-async def test_maps_come_as_they_are_committed_until_the_writer_says_that_these_are_all(
+async def test_maps_are_announced_as_they_are_committed_until_the_writer_declares_the_end(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
     async with peers(start_worker, identities["executor"]) as (writer, reader):
@@ -131,7 +134,7 @@ async def test_maps_come_as_they_are_committed_until_the_writer_says_that_these_
         await asyncio.to_thread(talk)
 
 
-async def test_a_writer_that_goes_on_for_long_leaves_nothing_behind_that_was_read(
+async def test_a_long_running_writer_keeps_no_data_that_was_read(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
     worker = await start_worker()
@@ -171,7 +174,9 @@ async def test_a_writer_that_goes_on_for_long_leaves_nothing_behind_that_was_rea
         await asyncio.to_thread(late)
 
 
-async def test_readers_hear_why_a_writer_gave_up(start_worker: StartWorker, identities: dict[str, TlsIdentity]) -> None:
+async def test_readers_are_sent_the_reason_when_a_writer_aborts(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
     async with peers(start_worker, identities["executor"]) as (writer, reader):
 
         def talk() -> None:
@@ -190,7 +195,7 @@ async def test_readers_hear_why_a_writer_gave_up(start_worker: StartWorker, iden
         await asyncio.to_thread(talk)
 
 
-async def test_a_shuffle_that_nobody_writes_ends_its_readers(
+async def test_readers_of_a_shuffle_without_a_writer_are_ended(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
     async with peers(start_worker, identities["executor"], follow_seconds=0.4) as (_, reader):
@@ -204,7 +209,7 @@ async def test_a_shuffle_that_nobody_writes_ends_its_readers(
         await asyncio.to_thread(talk)
 
 
-async def test_a_worker_that_is_drained_gives_up_what_is_read_while_it_is_written(
+async def test_a_drained_worker_aborts_shuffles_that_are_read_while_they_are_written(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
     worker, other = await start_worker(), await start_worker("w-2")
@@ -233,7 +238,9 @@ async def test_a_worker_that_is_drained_gives_up_what_is_read_while_it_is_writte
         await asyncio.to_thread(after)
 
 
-async def test_another_job_sees_nothing(start_worker: StartWorker, identities: dict[str, TlsIdentity]) -> None:
+async def test_another_job_sees_no_maps_of_a_followed_shuffle(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
     worker = await start_worker(jobs=(JOB, OTHER_JOB))
 
     def talk() -> None:

@@ -1,4 +1,7 @@
-"""Peers that do not keep to the protocol: refused or timed out, said in the log who, and nobody else disturbed."""
+"""Peers that violate the protocol.
+
+They are refused or timed out, the log says who they are, and other peers are not affected.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ PROTOCOL_ERRORS = [
 
 
 @pytest.mark.parametrize(("direction", "frames"), PROTOCOL_ERRORS)
-async def test_who_breaks_the_protocol_is_told_ended_and_logged_and_others_go_on(
+async def test_a_peer_that_breaks_the_protocol_is_disconnected_and_logged_and_others_continue(
     start_worker: StartWorker,
     identities: dict[str, TlsIdentity],
     caplog: pytest.LogCaptureFixture,
@@ -127,7 +130,7 @@ async def test_who_breaks_the_protocol_is_told_ended_and_logged_and_others_go_on
         pytest.param(b"GET / HTTP/1.1\r\nHost: worker\r\nAccept: everything there is\r\n\r\n", id="HTTP"),
     ],
 )
-async def test_who_does_not_greet_is_refused(
+async def test_a_connection_that_does_not_begin_with_a_valid_hello_is_refused(
     start_worker: StartWorker, identities: dict[str, TlsIdentity], first: bytes
 ) -> None:
     worker = await start_worker()
@@ -217,7 +220,7 @@ async def test_a_damaged_segment_fails_its_map_and_no_other(
         pytest.param(2, GOOD_BYTES - 1, id="fewer bytes"),
     ],
 )
-async def test_a_commit_of_something_else_than_was_pushed_is_refused(
+async def test_a_commit_that_does_not_match_the_pushed_data_is_refused(
     start_worker: StartWorker, identities: dict[str, TlsIdentity], count: int, size: int
 ) -> None:
     worker = await start_worker()
@@ -238,7 +241,7 @@ async def test_a_commit_of_something_else_than_was_pushed_is_refused(
     assert await asyncio.to_thread(push) == ErrorCode.UNKNOWN
 
 
-async def test_who_stops_in_the_middle_of_a_frame_is_ended_and_its_memory_comes_back(
+async def test_a_peer_that_stops_within_a_frame_is_disconnected_and_its_memory_freed(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
     worker = await start_worker(frame_seconds=0.5)
@@ -253,7 +256,7 @@ async def test_who_stops_in_the_middle_of_a_frame_is_ended_and_its_memory_comes_
     await _idle(worker)
 
 
-async def test_a_look_at_the_connections_that_fails_is_not_the_last_one(
+async def test_connections_are_still_checked_after_a_check_has_failed(
     start_worker: StartWorker, identities: dict[str, TlsIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = threading.Event()
@@ -275,14 +278,14 @@ async def test_a_look_at_the_connections_that_fails_is_not_the_last_one(
     assert await asyncio.to_thread(dawdle)
 
 
-async def test_who_does_not_finish_the_handshake_is_ended(start_worker: StartWorker) -> None:
+async def test_a_connection_that_does_not_finish_the_handshake_is_ended(start_worker: StartWorker) -> None:
     worker = await start_worker(handshake_seconds=0.5)
     reader, writer = await asyncio.open_connection("127.0.0.1", worker.address.port)
     assert await asyncio.wait_for(reader.read(), DEADLINE_SECONDS) == b""
     writer.close()
 
 
-async def test_who_does_not_greet_in_time_is_ended(
+async def test_a_connection_that_sends_no_hello_in_time_is_ended(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
     worker = await start_worker(handshake_seconds=1.0)
@@ -366,7 +369,7 @@ async def test_one_identity_has_a_bounded_number_of_connections(
 async def test_idle_connections_keep_no_executor_waiting(
     start_worker: StartWorker, identities: dict[str, TlsIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They end when others need their places, long before their time is over."""
+    """They end when others need their places, long before their own time limit."""
     monkeypatch.setattr("sluice.runtime.shuffle.worker.connections.server.MAX_HANDSHAKES", 8)
     worker = await start_worker(handshake_seconds=3600.0)
 
@@ -388,7 +391,7 @@ async def test_idle_connections_keep_no_executor_waiting(
     await asyncio.to_thread(connect)
 
 
-async def test_one_job_leaves_connections_to_others(
+async def test_one_job_cannot_take_all_connections_of_a_worker(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
     worker = await start_worker(jobs=("a" * 32, "b" * 32), max_connections=128, max_connections_per_peer=128)
@@ -405,10 +408,10 @@ async def test_one_job_leaves_connections_to_others(
     assert await asyncio.to_thread(connect) in range(80, 90)
 
 
-async def test_a_peer_that_is_gone_without_a_word_is_found_out(
+async def test_connections_have_keepalive_set_to_detect_vanished_peers(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
-    """By the kernel, whether the connection is idle or something is on its way: that would take hours to show."""
+    """By the kernel, whether the connection is idle or sending: otherwise that would take hours."""
     worker = await start_worker()
     async with client(identities, worker) as executor:
         await executor.connection(worker.address, "fetch")
@@ -476,6 +479,6 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 async def _idle(worker: Running) -> None:
-    """All connections have ended and nothing holds memory."""
+    """Wait until all connections have ended and none holds memory."""
     await _until(lambda: worker.worker.report().connections == 0)
     await _until(lambda: worker.worker._store.pool._reading == {})

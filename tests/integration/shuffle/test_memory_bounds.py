@@ -1,4 +1,7 @@
-"""What peers can make a worker keep: measured at a process of its own, and what it accounts for."""
+"""How much memory peers can make a worker use.
+
+Measured on a separate process, and by the worker's own accounting.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class WorkerProcess:
     port: int
 
     def report(self) -> WorkerReport:
-        """As it gives them."""
+        """Ask the worker for a report."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write("\n")
@@ -53,19 +56,19 @@ class WorkerProcess:
         return msgspec.json.decode(self.process.stdout.readline(), type=WorkerReport)
 
     def job(self, job_id: str) -> JobReport:
-        """Of one job."""
+        """The worker's report about one job."""
         return next(job for job in self.report().jobs if job.job_id == job_id)
 
     @property
     def memory_bytes(self) -> int:
-        """What is resident of the process."""
+        """The resident memory of the process."""
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextlib.contextmanager
 def worker_process(identity: TlsIdentity, folder: Path, *options: str) -> Iterator[WorkerProcess]:
-    """One with little memory that serves all jobs."""
+    """Run a worker with little memory that serves all jobs."""
     jobs = folder / "jobs"
     jobs.write_text("".join(f"{job_id} {KEY.hex()}\n" for job_id in (*JOBS.values(), HONEST)))
     jobs.chmod(SECRET_MODE)
@@ -88,7 +91,7 @@ def worker_process(identity: TlsIdentity, folder: Path, *options: str) -> Iterat
 
 
 def drain(peer: RawPeer) -> None:
-    """Read what the worker answers until it ends."""
+    """Read and discard the worker's answers until the connection ends."""
     with contextlib.suppress(OSError):
         while peer.socket.recv(1 << 16):
             pass
@@ -96,7 +99,7 @@ def drain(peer: RawPeer) -> None:
 
 @contextlib.contextmanager
 def hungry(peer: RawPeer, direction: str, frames: bytes) -> Iterator[int]:
-    """Send all ``frames``; how many bytes they had. The connection stays until the end of the block."""
+    """Send all ``frames``, and yield their size in bytes. The connection stays open within the block."""
     peer.hello(direction)
     answers = threading.Thread(target=drain, args=(peer,))
     answers.start()
@@ -110,7 +113,7 @@ def hungry(peer: RawPeer, direction: str, frames: bytes) -> Iterator[int]:
 
 
 def settle(worker: WorkerProcess) -> None:
-    """Wait until the worker has nothing left to read: each of its threads sleeps, and none has run meanwhile."""
+    """Wait until the worker has nothing left to read: all threads sleep, and none has run in between."""
     before: list[tuple[str, ...]] = []
     while (now := _threads(worker.process.pid)) != before or any(state != "S" for state, *_ in now):
         before = now
@@ -118,7 +121,7 @@ def settle(worker: WorkerProcess) -> None:
 
 
 def _threads(pid: int) -> list[tuple[str, ...]]:
-    """State of each thread, and how often it gave way and was sent away."""
+    """The state, id, and voluntary and involuntary context switches of each thread."""
     found: list[tuple[str, ...]] = []
     for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
@@ -130,7 +133,7 @@ def _threads(pid: int) -> list[tuple[str, ...]]:
 
 @functools.cache
 def all_of(frames: Callable[[bytes], Frames]) -> bytes:
-    """They take longer to make than to send."""
+    """All frames as bytes; cached, since it takes longer to make them than to send them."""
     return b"".join(frames(KEY))
 
 
@@ -141,7 +144,7 @@ def executor(pki: TestPki, job_id: str) -> TlsIdentity:
 def attack(
     worker: WorkerProcess, pki: TestPki, frames: Callable[[bytes], Frames], *, direction: str
 ) -> tuple[int, int]:
-    """By the job of that name; how much was sent, and by how much the process had grown then."""
+    """Send ``frames`` as the job of that name; returns the bytes sent and the growth of the process."""
     before = worker.memory_bytes
     with (
         RawPeer(executor(pki, JOBS[frames.__name__]), worker.port) as peer,
@@ -152,7 +155,7 @@ def attack(
 
 
 def write_and_read(worker: WorkerProcess, pki: TestPki) -> None:
-    """What an honest job does."""
+    """Write and read data, as an honest job does."""
     identity = executor(pki, HONEST)
     data = bytes(200_000)
     with RawPeer(identity, worker.port) as writer, RawPeer(identity, worker.port) as reader:
@@ -171,7 +174,7 @@ def write_and_read(worker: WorkerProcess, pki: TestPki) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_nobody_makes_a_worker_keep_more_than_it_may(
+def test_no_job_makes_a_worker_exceed_its_memory_limits(
     identities: dict[str, TlsIdentity], pki: TestPki, tmp_path: Path
 ) -> None:
     """Each attack by a job of its own, one after the other: all together stay within the limits of the worker, which is
@@ -191,9 +194,7 @@ def test_nobody_makes_a_worker_keep_more_than_it_may(
 
 
 @pytest.mark.timeout(300)
-def test_what_is_known_of_data_counts_towards_a_jobs_quota(
-    identities: dict[str, TlsIdentity], pki: TestPki, tmp_path: Path
-) -> None:
+def test_metadata_counts_towards_a_jobs_quota(identities: dict[str, TlsIdentity], pki: TestPki, tmp_path: Path) -> None:
     limits = ["--memory-bytes", str(MIN_MEMORY_BYTES), "--job-quota-bytes", str(QUOTA_BYTES)]
     with worker_process(identities["w-1"], tmp_path, *limits) as worker:
         for frames in PUSHES:
@@ -204,10 +205,10 @@ def test_what_is_known_of_data_counts_towards_a_jobs_quota(
         write_and_read(worker, pki)
 
 
-async def test_reads_that_find_no_room_wait_for_each_other(
+async def test_reads_that_find_no_memory_wait_for_each_other(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
-    """One has room at a time: the others are answered when it is through, each whole."""
+    """There is room for one at a time: the others are answered after it, each in full."""
     worker = await start_worker(metadata_bytes=MIN_METADATA_BYTES)
     maps, reads, rows = range(3), range(12), 4096
     with (

@@ -1,4 +1,7 @@
-"""What a job has sealed its workers can neither read nor change; every lie of theirs ends the read with an error."""
+"""Workers can neither read nor change data that a job has sealed.
+
+Every lie of a worker ends the read with an error.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def sealing(
 
 @dataclass
 class Written:
-    """A shuffle: what is in it, where it is, and which partitions its maps have."""
+    """A written shuffle: its segments, its workers, and the partitions of each map."""
 
     shuffle: int
     where: Sequence[WorkerAddress] = ()
@@ -47,7 +50,7 @@ class Written:
     blocks: dict[int, frozenset[int]] = field(default_factory=dict)
 
     async def write(self, client: ShuffleClient, map_id: int, *, segments: int, largest: int) -> None:
-        """One map more."""
+        """Write one more map with random segments."""
         rng = random.Random(f"{self.shuffle} {map_id}")  # noqa: S311  # data for a test
         writer = client.writer(self.shuffle, map_id, map_index=0)
         for sequence in range(segments):
@@ -75,13 +78,13 @@ class Written:
 
 
 def kept(worker: Running) -> bytes:
-    """Everything on the worker's disks."""
+    """The contents of all files in the worker's directories."""
     return b"".join(
         path.read_bytes() for folder in worker.config.directories for path in folder.rglob("*") if path.is_file()
     )
 
 
-async def test_more_than_the_memory_is_spilled_merged_and_comes_back(
+async def test_sealed_data_larger_than_the_memory_is_spilled_merged_and_read_back(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
     worker = await start_worker(write_through_bytes=8 << 20, run_share=0.0)
@@ -100,7 +103,7 @@ async def test_more_than_the_memory_is_spilled_merged_and_comes_back(
 
 @pytest.mark.parametrize("policy", [pytest.param(policy, id=policy) for policy in Policy])
 @pytest.mark.parametrize("layout", [pytest.param(layout, id=layout) for layout in Layout])
-async def test_sealed_segments_come_back_and_lie_sealed_on_disk(
+async def test_sealed_segments_are_read_back_and_stay_sealed_on_disk(
     start_worker: StartWorker, identities: dict[str, TlsIdentity], layout: Layout, policy: Policy
 ) -> None:
     worker = await start_worker(layout=layout, policy=policy)
@@ -117,7 +120,9 @@ async def test_sealed_segments_come_back_and_lie_sealed_on_disk(
     assert MARK not in stored
 
 
-async def test_a_reader_goes_on_at_the_replica(start_worker: StartWorker, identities: dict[str, TlsIdentity]) -> None:
+async def test_a_reader_of_sealed_data_continues_at_the_replica(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
     workers = [await start_worker("w-1"), await start_worker("w-2")]
     async with sealing(identities, *workers, replicas=2) as client:
         written = Written(3)
@@ -133,7 +138,7 @@ async def test_a_reader_goes_on_at_the_replica(start_worker: StartWorker, identi
 @pytest.mark.parametrize(
     ("secret", "job"), [pytest.param("5f" * 32, JOB, id="secret"), pytest.param(SECRET, "b" * 32, id="job")]
 )
-async def test_nobody_else_can_open_it(
+async def test_a_reader_with_another_secret_or_job_cannot_open_sealed_data(
     start_worker: StartWorker, identities: dict[str, TlsIdentity], secret: str, job: str
 ) -> None:
     worker = await start_worker()
@@ -144,7 +149,9 @@ async def test_nobody_else_can_open_it(
             await written.all(thief)
 
 
-async def test_what_is_not_sealed_is_not_taken(start_worker: StartWorker, identities: dict[str, TlsIdentity]) -> None:
+async def test_unsealed_data_is_refused_by_a_sealing_reader(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
     worker = await start_worker()
     plain = ShuffleClient(identities["executor"], [worker.address], KEY)
     async with plain, sealing(identities, worker) as client:
@@ -155,7 +162,7 @@ async def test_what_is_not_sealed_is_not_taken(start_worker: StartWorker, identi
             await written.all(client)
 
 
-async def test_the_reader_must_know_what_there_is(
+async def test_a_reader_of_sealed_data_must_know_what_each_map_has_written(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
     worker = await start_worker()
@@ -173,7 +180,7 @@ async def test_the_reader_must_know_what_there_is(
 async def test_every_lie_of_a_worker_ends_the_read(
     start_worker: StartWorker, identities: dict[str, TlsIdentity], replicas: int
 ) -> None:
-    """With two replicas both lie: what one has said never mends what the other one says."""
+    """With two replicas both lie: the answers of one never make up for those of the other."""
     liar, rng = Liar(seed=replicas), random.Random(2)  # noqa: S311  # no secret
     reads = LIES // replicas**2
     with lying(liar):
@@ -221,14 +228,14 @@ async def test_worker_that_sends_more_than_its_credit_is_cut_off(
 
 
 class FirstLies(Liar):
-    """Of two workers that are asked one after the other, the first one."""
+    """Of two workers that are asked one after the other, the first lies and the second is honest."""
 
     def answer(self, pieces: list[Piece], *, ordered: bool) -> tuple[list[Piece], int, int]:
         self.lying = not self.lying
         return super().answer(pieces, ordered=ordered)
 
 
-async def test_an_honest_replica_gives_what_is_right_after_any_lie(
+async def test_an_honest_replica_serves_the_right_data_after_any_lie_of_the_other(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
     liar, rng = FirstLies(seed=3), random.Random(4)  # noqa: S311  # no secret
@@ -260,7 +267,7 @@ async def test_an_honest_replica_gives_what_is_right_after_any_lie(
 
 
 def some(rng: random.Random, written: Written) -> tuple[list[int], int, int]:
-    """Some maps and partitions of a shuffle."""
+    """Choose some maps and a range of partitions of a shuffle."""
     maps = sorted(rng.sample(sorted(written.blocks), rng.randint(1, 4)))
     first = rng.randrange(PARTITIONS)
     return maps, first, rng.randint(first + 1, PARTITIONS)

@@ -1,4 +1,4 @@
-"""What was written is what is read, whatever way it took."""
+"""What is read is what was written, no matter how the worker stored it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHUFFLE = 3
 async def write_map(
     target: ShuffleClient, map_id: int, sizes: Sequence[tuple[int, int]], *, seed: int = 0
 ) -> tuple[Written, tuple[WorkerAddress, ...]]:
-    """Write segments of (partition, bytes); returns them, and where they are."""
+    """Write segments of (partition, size in bytes); returns the segments and the workers that hold them."""
     source = random.Random(f"{seed} {map_id}")  # noqa: S311  data for a test
     writer = target.writer(SHUFFLE, map_id, map_index=map_id)
     written: Written = {}
@@ -62,7 +62,7 @@ def sizes(seed: int, count: int, partitions: int, largest: int) -> list[tuple[in
 @pytest.mark.parametrize("layout", [pytest.param(layout, id=layout) for layout in Layout])
 @pytest.mark.parametrize("engine", [pytest.param(engine, id=engine) for engine in Engine])
 @pytest.mark.parametrize("secret", [pytest.param(b"", id="plain"), pytest.param(bytes(range(32)), id="encrypted")])
-async def test_partitions_of_many_maps_come_back(
+async def test_partitions_of_many_maps_are_read_back(
     start_worker: StartWorker, identities: dict[str, TlsIdentity], layout: Layout, engine: Engine, secret: bytes
 ) -> None:
     worker = await start_worker(layout=layout, engine=engine, at_rest_secret=secret)
@@ -82,7 +82,7 @@ async def test_partitions_of_many_maps_come_back(
         assert await read(executor, where, [0], 100, 200) == []
 
 
-async def test_more_than_the_memory_is_spilled_and_comes_back(
+async def test_data_larger_than_the_memory_is_spilled_and_read_back(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
     worker = await start_worker(write_through_bytes=8 << 20, run_share=0.0)
@@ -96,7 +96,7 @@ async def test_more_than_the_memory_is_spilled_and_comes_back(
     assert report.memory_used == 0
 
 
-async def test_what_is_enough_for_a_run_is_written_before_the_commit(
+async def test_data_that_fills_a_run_is_written_to_disk_before_the_commit(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
     worker = await start_worker(write_through_bytes=8 << 20)
@@ -113,7 +113,9 @@ async def test_what_is_enough_for_a_run_is_written_before_the_commit(
     assert sorted(segment.data[0] for segment in found) == list(range(8))
 
 
-async def test_segments_of_every_size(start_worker: StartWorker, identities: dict[str, TlsIdentity]) -> None:
+async def test_segments_of_every_size_are_read_back(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
     worker = await start_worker()
     async with client(identities, worker) as executor:
         edges = [(0, 0), (0, 1), (1, MAX_SEGMENT_BYTES), (1, MAX_SEGMENT_BYTES - 1), (2, 0), (1 << 23, 17)]
@@ -147,7 +149,7 @@ async def test_only_committed_attempts_can_be_read(
             await zombie.commit()
 
 
-async def test_with_two_replicas_a_reader_goes_on_with_the_other_worker(
+async def test_a_reader_with_two_replicas_continues_with_the_other_worker(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
     workers = [await start_worker("w-1"), await start_worker("w-2")]
@@ -182,7 +184,7 @@ async def test_committed_maps_survive_a_restart(start_worker: StartWorker, ident
         assert as_written(await read(executor, [again.address], [1, 3], 0, 4)) == written | more
 
 
-async def test_released_data_is_gone(start_worker: StartWorker, identities: dict[str, TlsIdentity]) -> None:
+async def test_released_data_is_deleted(start_worker: StartWorker, identities: dict[str, TlsIdentity]) -> None:
     worker = await start_worker()
     async with client(identities, worker) as executor:
         _, where = await write_map(executor, 1, [(0, 1000)])

@@ -1,4 +1,7 @@
-"""ShuffleManagers, workers and JobManagers in this process, over real mutual TLS; what workers keep is only noted."""
+"""ShuffleManagers, workers and JobManagers in this process, over real mutual TLS.
+
+Workers store no data: they only record what they would keep.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ async def until_seen(link: ShuffleManagerLink, check: Callable[[ShuffleOverview]
 
 @dataclass
 class NotedWorker:
-    """A worker as the control plane sees it; ``kept`` outlives its process, as files do."""
+    """A fake worker that records the control plane's calls.
+
+    ``kept`` stands for its files: it outlives a restart.
+    """
 
     kept: dict[str, set[int]] = field(default_factory=dict)
     allowed: dict[str, bytes] = field(default_factory=dict)
@@ -56,48 +62,48 @@ class NotedWorker:
     handed_over: list[tuple[str, int, str]] = field(default_factory=list)
 
     def jobs(self) -> tuple[str, ...]:
-        """Jobs that may write, and jobs with data."""
+        """The jobs that may write, and the jobs with data."""
         return tuple(sorted({*self.allowed, *self.kept}))
 
     def kept_shuffles(self, job_id: str) -> tuple[int, ...]:
-        """What was noted."""
+        """The recorded shuffles of the job."""
         return tuple(sorted(self.kept.get(job_id, ())))
 
     def allow_job(self, job_id: str, integrity_key: bytes) -> None:
-        """Note it."""
+        """Record that the job may write."""
         self.allowed[job_id] = integrity_key
 
     async def release_job(self, job_id: str) -> None:
-        """Note it."""
+        """Forget the job and its shuffles."""
         self.allowed.pop(job_id, None)
         self.kept.pop(job_id, None)
 
     async def release_shuffle(self, job_id: str, shuffle_number: int) -> None:
-        """Note it."""
+        """Forget the shuffle."""
         self.kept.get(job_id, set()).discard(shuffle_number)
 
     def expect(self, job_id: str, worker: str) -> None:
-        """Note it."""
+        """Record the call."""
         self.expected.add((job_id, worker))
 
     def hand_over(self, job_id: str, shuffle: int, to: WorkerAddress) -> int:
-        """Note it; nothing is left."""
+        """Record the call; nothing is left to hand over."""
         self.handed_over.append((job_id, shuffle, to.name))
         return 0
 
     def drain(self, wanted: bool) -> None:
-        """Note it."""
+        """Record whether the worker is draining."""
         self.draining = wanted
 
     def report(self) -> WorkerReport:
-        """A thousand bytes a shuffle."""
+        """A report with a thousand bytes for each shuffle."""
         jobs = tuple(JobReport(job_id=job, bytes=1000 * len(ids)) for job, ids in self.kept.items())
         return WorkerReport(jobs=jobs, draining=self.draining)
 
 
 @dataclass
 class Service:
-    """What a test works with; everything started is stopped at its end."""
+    """Starts the processes of a test; all of them are stopped at its end."""
 
     pki: TestPki
     home: Home
@@ -107,25 +113,25 @@ class Service:
     clusters: list[AsyncExitStack] = field(default_factory=list)
 
     def identity(self, role: Role, name: str) -> TlsIdentity:
-        """An identity of the home."""
+        """The identity of a process, issued in the home at the first call."""
         directory = self.home.identity(role, name)
         if not directory.exists():
             self.pki.issuer.issue_to(directory, SpiffeId.process(TRUST_DOMAIN, role, name), ips=["127.0.0.1"])
         return TlsIdentity(directory)
 
     async def start_manager(self, name: str = "manager-1") -> None:
-        """Start one; it leads or stands by when this returns."""
+        """Start a ShuffleManager; it leads or stands by when this returns."""
         self.identity(Role.SHUFFLE_MANAGER, name)
         stack = self.managers[name] = AsyncExitStack()
         config = RuntimeConfig(trust_domain=TRUST_DOMAIN, shuffle=self.config)
         await stack.enter_async_context(shuffle_manager(self.home, config, name))
 
     async def stop_manager(self, name: str = "manager-1") -> None:
-        """Stop one in order."""
+        """Stop a ShuffleManager in an orderly way."""
         await self.managers.pop(name).aclose()
 
     async def start_worker(self, name: str, worker: NotedWorker | None = None) -> NotedWorker:
-        """Start one and wait until it is registered."""
+        """Start a worker, and wait until it is registered."""
         worker = worker or NotedWorker()
         stack = self.workers[name] = AsyncExitStack()
         identity = self.identity(Role.SHUFFLE_WORKER, name)
@@ -136,7 +142,7 @@ class Service:
         return worker
 
     async def until_registered(self, *names: str) -> None:
-        """Wait until these workers have announced that they are."""
+        """Wait until these workers have announced that they are registered."""
         for name in names:
             path = self.home.run / "endpoints" / f"shuffle-worker-{name}.json"
             await until(path.exists, f"{name} is registered")
@@ -146,11 +152,11 @@ class Service:
         await until_seen(link, lambda seen: (name, state) in {(w.name, w.state) for w in seen.workers}, state.value)
 
     async def stop_worker(self, name: str) -> None:
-        """Stop one in order."""
+        """Stop a worker in an orderly way."""
         await self.workers.pop(name).aclose()
 
     async def cluster(self, secret: bytes = b"of the first cluster", name: str = "jm-1") -> ShuffleManagerLink:
-        """A JobManager's link, of the cluster with this secret."""
+        """Start the link of a JobManager whose cluster has this secret."""
         stack = AsyncExitStack()
         self.clusters.append(stack)
         rpc = RpcService(self.identity(Role.JOBMANAGER, name))
@@ -172,7 +178,7 @@ class Service:
 
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
-    """Nothing is started yet."""
+    """The shuffle service of a new home; nothing is started yet."""
     pki = TestPki(tmp_path)
     started = Service(pki, pki.home.create())
     yield started

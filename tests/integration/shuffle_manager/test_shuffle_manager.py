@@ -1,4 +1,7 @@
-"""The control plane of the shuffle service over real mutual TLS: who gets workers, and what becomes of a job's data."""
+"""The control plane of the shuffle service over real mutual TLS.
+
+Who gets workers, and what happens to a job's data.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ JOB, OTHER = "a" * 32, "b" * 32
 IMPATIENT = msgspec.structs.replace(CONFIG, allocation_timeout=1.5)
 
 
-async def test_a_job_is_known_to_its_workers_before_it_knows_them(service: Service) -> None:
+async def test_workers_know_a_job_before_its_allocation_names_them(service: Service) -> None:
     await service.start_manager()
     workers = [await service.start_worker(name) for name in ("w-1", "w-2")]
     link = await service.cluster()
@@ -44,7 +47,7 @@ async def test_a_job_is_known_to_its_workers_before_it_knows_them(service: Servi
     assert (await link.allocate(OTHER, 7, 200)).integrity_key != allocation.integrity_key
 
 
-async def test_a_shuffle_waits_for_the_service_and_fails_with_a_sentence_when_there_is_none(service: Service) -> None:
+async def test_an_allocation_without_a_manager_or_workers_fails_with_the_reason(service: Service) -> None:
     service.config = IMPATIENT
     link = await service.cluster()
     with pytest.raises(NoShuffleService, match="no ShuffleManager"):
@@ -58,7 +61,7 @@ async def test_a_shuffle_waits_for_the_service_and_fails_with_a_sentence_when_th
     assert len((await (await service.cluster()).allocate(JOB, 0, 4)).workers) == 1
 
 
-async def test_replicas_need_as_many_workers(service: Service) -> None:
+async def test_an_allocation_needs_as_many_workers_as_replicas(service: Service) -> None:
     service.config = msgspec.structs.replace(IMPATIENT, replicas=2)
     await service.start_manager()
     await service.start_worker("w-1")
@@ -71,7 +74,7 @@ async def test_replicas_need_as_many_workers(service: Service) -> None:
     assert len((await (await service.cluster()).allocate(JOB, 0, 1)).workers) == 2
 
 
-async def test_released_data_is_gone_and_the_job_does_not_begin_again(service: Service) -> None:
+async def test_released_data_is_deleted_and_the_released_job_cannot_allocate_again(service: Service) -> None:
     await service.start_manager()
     worker = await service.start_worker("w-1")
     link = await service.cluster()
@@ -86,7 +89,7 @@ async def test_released_data_is_gone_and_the_job_does_not_begin_again(service: S
         await link.allocate(JOB, 2, 4)
 
 
-async def test_shuffles_of_earlier_contexts_go_together(service: Service) -> None:
+async def test_shuffles_of_earlier_contexts_are_released_together(service: Service) -> None:
     await service.start_manager()
     worker = await service.start_worker("w-1")
     link = await service.cluster()
@@ -128,7 +131,7 @@ async def test_another_jobmanager_of_the_same_cluster_takes_over(service: Servic
     assert worker.kept == {}
 
 
-async def test_the_data_of_a_job_that_nobody_renews_goes(service: Service) -> None:
+async def test_the_data_of_a_job_is_deleted_when_its_lease_expires(service: Service) -> None:
     service.config = msgspec.structs.replace(CONFIG, job_lease=1.0)
     await service.start_manager()
     worker = await service.start_worker("w-1")
@@ -142,8 +145,10 @@ async def test_the_data_of_a_job_that_nobody_renews_goes(service: Service) -> No
     assert JOB in worker.allowed
 
 
-async def test_a_look_that_fails_is_not_the_last_one(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one for lost workers does, and that for leases goes on."""
+async def test_leases_are_still_checked_while_the_check_for_lost_workers_fails(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failing check must not end the others."""
     failed = 0
 
     def expired(_: WorkerTable) -> list[Worker]:
@@ -162,7 +167,7 @@ async def test_a_look_that_fails_is_not_the_last_one(service: Service, monkeypat
     assert failed > 1
 
 
-async def test_a_worker_that_returns_learns_what_is_over(service: Service) -> None:
+async def test_a_returning_worker_deletes_the_data_of_ended_jobs(service: Service) -> None:
     await service.start_manager()
     worker = await service.start_worker("w-1")
     await service.start_worker("w-2")
@@ -177,7 +182,7 @@ async def test_a_worker_that_returns_learns_what_is_over(service: Service) -> No
     assert set(restarted.allowed) == {JOB}
 
 
-async def test_a_lost_worker_gets_nothing_until_it_returns(service: Service) -> None:
+async def test_a_lost_worker_gets_no_shuffle_until_it_returns(service: Service) -> None:
     await service.start_manager()
     await service.start_worker("w-1")
     await service.start_worker("w-2")
@@ -201,7 +206,7 @@ async def test_a_job_gets_no_worker_that_it_cannot_reach_while_there_are_others(
     assert len((await link.allocate(OTHER, 1, 9)).workers) == 2
 
 
-async def test_a_drained_worker_gets_nothing_new(service: Service) -> None:
+async def test_a_drained_worker_gets_no_new_shuffle(service: Service) -> None:
     await service.start_manager()
     worker = await service.start_worker("w-1")
     await service.start_worker("w-2")
@@ -222,7 +227,7 @@ async def test_a_drained_worker_gets_nothing_new(service: Service) -> None:
         await link.drain("nobody")
 
 
-async def test_quota_of_a_job(service: Service) -> None:
+async def test_a_job_that_exceeds_its_quota_gets_no_shuffle(service: Service) -> None:
     service.config = msgspec.structs.replace(CONFIG, job_quota_mb=1)
     await service.start_manager()
     worker = await service.start_worker("w-1")
@@ -235,7 +240,7 @@ async def test_quota_of_a_job(service: Service) -> None:
     assert (await link.allocate(OTHER, 0, 9)).workers
 
 
-async def test_the_next_manager_goes_on(service: Service) -> None:
+async def test_the_next_manager_takes_over_jobs_and_their_integrity_keys(service: Service) -> None:
     await service.start_manager("manager-1")
     await service.start_manager("manager-2")
     worker = await service.start_worker("w-1")
@@ -254,8 +259,8 @@ async def test_the_next_manager_goes_on(service: Service) -> None:
     assert worker.kept == {}
 
 
-async def test_a_jobmanager_that_is_not_named_gets_no_session_where_some_are(service: Service) -> None:
-    """It has a good certificate and a secret of its own, and would drain the workers of everybody."""
+async def test_a_jobmanager_missing_from_the_configured_names_gets_no_session(service: Service) -> None:
+    """It has a good certificate and a secret of its own, and could drain everybody's workers."""
     service.config = msgspec.structs.replace(CONFIG, jobmanagers=("jm-1", "jm-2"))
     await service.start_manager()
     address = read_shuffle_manager(service.home)
@@ -274,7 +279,7 @@ async def test_a_jobmanager_that_is_not_named_gets_no_session_where_some_are(ser
 
 
 @pytest.mark.parametrize("role", [Role.TASKMANAGER, Role.JOBMANAGER])
-async def test_others_cannot_register_as_workers(service: Service, role: Role) -> None:
+async def test_other_roles_cannot_register_as_workers(service: Service, role: Role) -> None:
     await service.start_manager()
     rpc = RpcService(service.identity(role, "someone"))
     try:
@@ -287,7 +292,7 @@ async def test_others_cannot_register_as_workers(service: Service, role: Role) -
         await rpc.close()
 
 
-async def test_a_worker_speaks_for_itself_alone_and_has_no_power_over_jobs(service: Service) -> None:
+async def test_a_worker_registers_only_itself_and_cannot_control_jobs(service: Service) -> None:
     await service.start_manager()
     rpc = RpcService(service.identity(Role.SHUFFLE_WORKER, "w-9"))
     try:
@@ -312,7 +317,7 @@ async def test_a_worker_speaks_for_itself_alone_and_has_no_power_over_jobs(servi
         await rpc.close()
 
 
-async def test_a_jobmanager_introduces_itself_first(service: Service) -> None:
+async def test_a_jobmanager_must_connect_with_its_secret_before_other_calls(service: Service) -> None:
     await service.start_manager()
     rpc = RpcService(service.identity(Role.JOBMANAGER, "jm-1"))
     try:

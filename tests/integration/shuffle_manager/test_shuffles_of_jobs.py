@@ -1,4 +1,7 @@
-"""From the driver through its JobMaster to the ShuffleManager, and what becomes of the data when a job ends."""
+"""Shuffles from the driver through its JobMaster to the ShuffleManager.
+
+Also what happens to the data when a job ends.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ async def cluster(service: Service) -> AsyncIterator[Cluster]:
 
 
 async def shuffles(cluster: Cluster, job_id: str, count: int) -> list[str]:
-    """What the driver noted of its shuffles."""
+    """Wait for more than ``count`` lines about shuffles in the driver's output, and return them."""
 
     async def noted() -> list[str]:
         document = await cluster.get(f"/v1/jobs/{job_id}/logs?source=driver.stdout")
@@ -45,13 +48,13 @@ async def shuffles(cluster: Cluster, job_id: str, count: int) -> list[str]:
 async def submit(
     cluster: Cluster, *, end: str = "when-told", count: int = 2, restart: Mapping[str, object] | None = None
 ) -> str:
-    """A job with so many shuffles and no executors."""
+    """Submit a job with ``count`` shuffles and no executors; returns its id."""
     cluster.pipeline_extras = {"shuffles": count}
     return await cluster.submit(end=end, executors=0, restart=restart)
 
 
 def kill_driver(job_id: str) -> None:
-    """Kill the driver of a job: a child of the TaskManager, which is in this process."""
+    """Kill the driver of a job, a child of this process, in which the TaskManager runs."""
     (driver,) = (each for each in psutil.Process().children() if any(job_id in part for part in each.cmdline()))
     driver.kill()
 
@@ -75,7 +78,7 @@ async def test_the_shuffles_of_a_job_live_as_long_as_the_job(service: Service, c
     await until(lambda: not worker.allowed and not worker.kept, "nothing of the job is left")
 
 
-async def test_a_job_that_starts_again_has_other_shuffles_and_its_earlier_ones_go(
+async def test_a_restarted_job_gets_new_shuffles_and_its_earlier_ones_are_deleted(
     service: Service, cluster: Cluster
 ) -> None:
     await service.start_manager()
@@ -96,7 +99,7 @@ async def test_a_job_that_starts_again_has_other_shuffles_and_its_earlier_ones_g
     await until(lambda: not worker.allowed and not worker.kept, "nothing of the job is left")
 
 
-async def test_a_job_that_goes_on_under_another_leader_keeps_its_shuffles(service: Service, cluster: Cluster) -> None:
+async def test_a_job_that_continues_under_another_leader_keeps_its_shuffles(service: Service, cluster: Cluster) -> None:
     await service.start_manager()
     worker = await service.start_worker("w-1")
     await cluster.start_jobmanager()
@@ -117,7 +120,7 @@ async def test_a_job_that_goes_on_under_another_leader_keeps_its_shuffles(servic
     await until(lambda: not worker.allowed and not worker.kept, "nothing of the job is left")
 
 
-async def test_a_driver_hears_why_there_is_no_place(service: Service, cluster: Cluster) -> None:
+async def test_a_driver_gets_the_reason_when_a_shuffle_cannot_be_allocated(service: Service, cluster: Cluster) -> None:
     service.config = msgspec.structs.replace(CONFIG, allocation_timeout=0.3)
     cluster.config = msgspec.structs.replace(cluster.config, shuffle=service.config)
     await cluster.start_jobmanager()

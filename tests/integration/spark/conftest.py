@@ -1,4 +1,7 @@
-"""One compiled plugin, one PKI and one running job, shared by the tests of this package: starting JVMs takes long."""
+"""One compiled plugin, one PKI and one running job for all tests of this package.
+
+They are shared because starting JVMs takes long.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,13 @@ PIPELINES = Path(__file__).parent / "pipelines"
 
 @pytest.fixture(scope="session")
 def spark() -> SparkRuntime:
-    """Java, Spark and the plugin."""
+    """The Spark runtime: Java, Spark and the plugin."""
     return find_spark_runtime()
 
 
 @pytest.fixture(scope="session")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
-    """Authorities for all jobs of the session."""
+    """A PKI that issues the identities of all jobs of the session."""
     return TestPki(tmp_path_factory.mktemp("pki"))
 
 
@@ -56,15 +59,15 @@ class Rounds:
         return self.job.processes("java")[0]
 
     def jdk_executor(self) -> int:
-        """The number of an executor that runs now, on the JDK's engine."""
+        """The number of a running executor that uses the JDK's TLS engine."""
         return next(number for number in self.job.master.executors if number % 2)
 
     def openssl_executor(self) -> int:
-        """The number of an executor that runs now, on OpenSSL's engine."""
+        """The number of a running executor that uses OpenSSL's TLS engine."""
         return next(number for number in self.job.master.executors if not number % 2)
 
     def evidence(self) -> tuple[ConnectionEvidence, ...]:
-        """What the driver and all executors recorded."""
+        """The connections that the driver and all executors recorded."""
         executors = range(1, self.job.master.launched + 1)
         directories = [self.job.identity_dir, *(self.job.master.identity_dir(number) for number in executors)]
         return tuple(line for directory in directories for line in read_evidence(reports_of(directory)).connections)
@@ -74,7 +77,8 @@ class Rounds:
 async def rounds(pki: TestPki, spark: SparkRuntime, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rounds]:
     """A running job with two executors that has done a first round.
 
-    Not for longer than a module: its loop stands still while tests elsewhere run, and its driver gives up.
+    The scope is a module, not longer: the job's event loop stands still while tests elsewhere run, and then
+    its driver gives up.
     """
     directory = tmp_path_factory.mktemp("rounds")
     folder = shared_folder(directory)

@@ -1,4 +1,4 @@
-"""A JVM with the plugin's classes on its class path, called from here: for rules that need no Spark around them."""
+"""A JVM with the plugin on its class path, called from Python, to test rules without Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from sluice.runtime.spark.jvm.command import SparkRuntime
 
 @contextlib.contextmanager
 def plugin_jvm(spark: SparkRuntime) -> Iterator[Any]:
-    """The JVM's packages, as in ``jvm.io.sluice.tls.Revocations``; it ends with its standard input."""
+    """Run the JVM, and yield its packages, used as in ``jvm.io.sluice.tls.Revocations``.
+
+    The JVM exits when its standard input closes.
+    """
     argv = [
         str(spark.java.executable),
         "-XX:TieredStopAtLevel=1",

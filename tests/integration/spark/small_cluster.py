@@ -1,6 +1,6 @@
-"""The smallest cluster that runs a driver agent for real: a JobMaster endpoint that starts executors itself.
+"""The smallest cluster that runs a real driver agent: a JobMaster endpoint that starts executors.
 
-RPC, blob server, driver agent, JVMs and certificates are the real ones; only scheduling is missing.
+RPC, blob server, driver agent, JVMs and certificates are real; only scheduling is missing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ ACCEPT = (f"spiffe://{TRUST_DOMAIN}/job/{JOB_ID}/*",)
 
 
 def reports_of(identity: Path) -> Path:
-    """Where the process with the identity in this directory reports."""
+    """The directory of the reports of the process with this identity directory."""
     return identity.with_name(f"{identity.name}-reports")
 
 
@@ -98,7 +98,7 @@ class Work:
 
 
 class OneJobMaster(PermanentlyFencedRpcEndpoint):
-    """Masters one job, and launches its executors on this machine."""
+    """The JobMaster of one job; launches its executors on this machine."""
 
     def __init__(
         self, issue: Issue, directory: Path, spark: SparkRuntime, assignment: DriverAssignment, *, held: int = 0
@@ -177,7 +177,7 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         raise NoShuffleService("this cluster has no shuffle service")
 
     async def locate_shuffle(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
-        """No job of these has asked for one."""
+        """Not implemented: no job of these tests asks for a shuffle's location."""
         raise NotImplementedError
 
     async def unregister_shuffle(self, shuffle_id: int) -> None:
@@ -314,12 +314,12 @@ class RunningJob:
         return path.read_text(errors="replace") if path.exists() else ""
 
     async def result(self) -> DriverExit:
-        """How the driver ended."""
+        """Wait until the driver has ended; returns how it ended."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             return await asyncio.shield(self.master.finished)
 
     async def until(self, condition: object, *, deadline: float = DEADLINE_SECONDS) -> None:
-        """Wait until ``condition()`` holds; looked at whenever something changes, and ten times a second."""
+        """Wait until ``condition()`` holds; checked after each change, and ten times a second."""
         assert callable(condition)
         async with asyncio.timeout(deadline):
             while not condition():
@@ -327,12 +327,12 @@ class RunningJob:
                     await asyncio.wait_for(self.master.changed.wait(), 0.1)
 
     def processes(self, name: str) -> list[psutil.Process]:
-        """What the agent started whose command begins with ``name``."""
+        """The descendants of the agent whose program name begins with ``name``."""
         children = psutil.Process(self.agent.pid).children(recursive=True)
         return [child for child in children if Path(child.cmdline()[0]).name.startswith(name)]
 
     def driver_gateway(self) -> DriverGateway:
-        """The driver agent's methods, called as the JobManager."""
+        """A gateway to the driver agent, called as the JobManager."""
         assert self.master.driver is not None
         return self.master.driver.gateway(DriverGateway, DRIVER)
 
@@ -341,7 +341,10 @@ class RunningJob:
 async def running_job(
     pki: TestPki, directory: Path, spark: SparkRuntime, work: Work, *, issue: Issue | None = None
 ) -> AsyncIterator[RunningJob]:
-    """Start everything for one job; ends it all afterwards. ``issue`` is for the executors, by default ``pki``'s."""
+    """Start everything for one job, and stop it all afterwards.
+
+    ``issue`` issues the identities of the executors; by default ``pki`` does.
+    """
 
     def issue_by_pki(directory: Path, spiffe_id: SpiffeId) -> None:
         pki.issuer.issue_to(directory, spiffe_id, ips=[HOST], accept=ACCEPT)

@@ -1,7 +1,7 @@
-"""Spark's own channels in a running job: who gets in, who does not, and what the two ends know of each other.
+"""Spark's own channels in a running job: who is admitted, who is refused, and what both ends know.
 
-The driver and the even-numbered executor run OpenSSL's engine (the default here), the odd one the JDK's, so every
-case is tried against both.
+The driver and the even-numbered executor run OpenSSL's engine (the default here), the odd one the JDK's,
+so every case is tried against both.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def driver_rpc(rounds: Rounds) -> int:
 
 
 def py4j_port(rounds: Rounds) -> int:
-    """Where the JVM listens for the driver's Python, which has connected to it."""
+    """The port on which the JVM listens for the driver's Python, which is connected to it."""
     connections = rounds.job.processes("python")[0].net_connections("tcp")
     (port,) = listening_ports(rounds.driver_jvm()) & {each.raddr.port for each in connections if each.raddr}
     return port
@@ -136,7 +136,7 @@ async def test_every_connection_is_mutual_tls_within_the_job(rounds: Rounds) -> 
     assert any(local.startswith("executor/") and peer.startswith("executor/") for local, peer, _ in pairs)
 
 
-async def test_nothing_else_listens(rounds: Rounds) -> None:
+async def test_a_job_listens_on_no_unexpected_port(rounds: Rounds) -> None:
     """Two TLS listeners and py4j's in the driver, one in an executor, none in any Python; all on loopback."""
     assert listening_ports(rounds.driver_jvm()) == {driver_rpc(rounds), driver_blocks(rounds), py4j_port(rounds)}
     for process in rounds.job.processes("python"):
@@ -150,7 +150,7 @@ async def test_nothing_else_listens(rounds: Rounds) -> None:
         assert {each.laddr.ip.removeprefix("::ffff:") for each in process.net_connections("tcp")} <= {HOST, "::1"}
 
 
-async def test_no_secret_in_any_command_line(rounds: Rounds) -> None:
+async def test_the_jobs_secret_is_in_no_command_line(rounds: Rounds) -> None:
     secret = rounds.job.master.auth_secret
     agent = psutil.Process(rounds.job.agent.pid)
     executors = [psutil.Process(each.pid) for each in rounds.job.master.executors.values()]
@@ -159,7 +159,7 @@ async def test_no_secret_in_any_command_line(rounds: Rounds) -> None:
 
 
 async def served_leaf(port: int, context: ssl.SSLContext) -> x509.Certificate:
-    """The certificate a listener shows."""
+    """The certificate that a listener presents."""
     _, writer = await asyncio.open_connection(HOST, port, ssl=context)
     encoded = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.transport.abort()
@@ -168,7 +168,7 @@ async def served_leaf(port: int, context: ssl.SSLContext) -> x509.Certificate:
 
 @pytest.mark.parametrize("engine", ["jdk", "openssl"])
 async def test_renewed_identity_is_used_without_restart(rounds: Rounds, pki: TestPki, engine: str) -> None:
-    """The files are replaced; the listener shows the new certificate, and the job goes on."""
+    """The files are replaced; the listener presents the new certificate, and the job continues."""
     context = pki.identity(EXECUTOR).client_context(JOB)
     number = rounds.jdk_executor() if engine == "jdk" else rounds.openssl_executor()
     port = blocks_of(rounds, number)
@@ -192,7 +192,7 @@ async def test_renewed_identity_is_used_without_restart(rounds: Rounds, pki: Tes
 
 
 async def test_half_replaced_identity_keeps_the_previous_one(rounds: Rounds, pki: TestPki) -> None:
-    """A key that does not belong to the certificate is never used; the job goes on with what it had."""
+    """A key that does not match the certificate is never used; the job continues with the previous one."""
     context = pki.identity(EXECUTOR).client_context(JOB)
     number = rounds.openssl_executor()
     port = blocks_of(rounds, number)
@@ -210,7 +210,7 @@ async def test_half_replaced_identity_keeps_the_previous_one(rounds: Rounds, pki
     assert (await served_leaf(port, context)).serial_number == before.serial_number
 
 
-async def test_killed_executor_is_replaced_and_the_job_goes_on(rounds: Rounds) -> None:
+async def test_a_killed_executor_is_replaced_and_the_job_continues(rounds: Rounds) -> None:
     master = rounds.job.master
     victim = rounds.jdk_executor()
     launched = master.launched

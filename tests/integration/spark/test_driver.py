@@ -21,14 +21,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
 def runs(processes: Sequence[psutil.Process]) -> bool:
-    """Whether one of them still runs; one that nobody has reaped does not."""
+    """Whether any of the processes still runs; zombies do not count."""
     return any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
 
 
 def job_without_spark(
     pki: TestPki, spark: SparkRuntime, folder: Path, ending: str = "well"
 ) -> AbstractAsyncContextManager[RunningJob]:
-    """A job whose pipeline starts no Spark: quick, and enough for everything around it."""
+    """Run a job whose pipeline starts no Spark: it is quick, and enough to test everything around Spark."""
     shared = shared_folder(folder)
     work = Work(PIPELINES / "no_spark.py", args=[str(shared), ending], shared=shared)
     return running_job(pki, folder / "job", spark, work)
@@ -47,10 +47,10 @@ async def test_an_agent_that_was_started_before_its_job_runs_it_in_the_drivers_d
     assert result.succeeded, result.traceback
 
 
-async def test_two_spark_contexts_in_a_row_and_a_module_of_the_submission(
+async def test_two_spark_contexts_run_in_a_row_with_a_submitted_module(
     pki: TestPki, spark: SparkRuntime, tmp_path: Path
 ) -> None:
-    """Each context gets executors of its own; counters and versions go on where the first one left them."""
+    """Each context gets its own executors; counters and versions continue from the first one."""
     work = Work(PIPELINES / "twice.py", files=[PIPELINES / "doubling.py"], executors=1)
     async with running_job(pki, tmp_path / "job", spark, work) as job:
         result = await job.result()
@@ -66,10 +66,10 @@ async def test_two_spark_contexts_in_a_row_and_a_module_of_the_submission(
 
 
 @pytest.mark.parametrize("stage", ["plain", "barrier"])
-async def test_the_pipeline_goes_on_before_there_are_executors_and_its_first_stage_is_spread_over_all(
+async def test_a_pipeline_starts_before_its_executors_and_its_first_stage_is_spread_over_all(
     pki: TestPki, spark: SparkRuntime, tmp_path: Path, stage: str
 ) -> None:
-    """Spark itself would hold up the constructor of the SparkContext, here for ever."""
+    """Spark itself would block in the constructor of the SparkContext, here for ever."""
     shared = shared_folder(tmp_path)
     conf = {
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
@@ -87,10 +87,10 @@ async def test_the_pipeline_goes_on_before_there_are_executors_and_its_first_sta
         assert "ERROR Inbox" not in job.log("driver.jvm.log")
 
 
-async def test_tasks_begin_on_the_first_executor_unless_the_job_says_how_many_they_wait_for(
+async def test_tasks_start_on_the_first_executor_unless_the_job_sets_how_many_to_wait_for(
     pki: TestPki, spark: SparkRuntime, tmp_path: Path
 ) -> None:
-    """The data is cut for both all the same. The second one is never there; Spark would wait for it."""
+    """The data is partitioned for both all the same. The second never comes; Spark would wait for it."""
     shared = shared_folder(tmp_path)
     conf = {"spark.scheduler.maxRegisteredResourcesWaitingTime": "3600s"}
     work = Work(PIPELINES / "before_executors.py", args=[str(shared), "plain"], conf=conf, shared=shared, held=1)
@@ -101,8 +101,10 @@ async def test_tasks_begin_on_the_first_executor_unless_the_job_says_how_many_th
         assert len(set(json.loads((shared / "where").read_text()))) == 1
 
 
-async def test_a_success_is_told_while_the_jvm_ends(pki: TestPki, spark: SparkRuntime, tmp_path: Path) -> None:
-    """What the attempt has left is complete by then, and the JVM is ended after its grace all the same."""
+async def test_a_success_is_reported_while_the_jvm_is_still_ending(
+    pki: TestPki, spark: SparkRuntime, tmp_path: Path
+) -> None:
+    """The attempt's files are complete by then, and the JVM is still ended after its grace period."""
     work = Work(PIPELINES / "slow_end.py", executors=1)
     async with running_job(pki, tmp_path / "job", spark, work) as job:
         await job.until(job.master.succeeded.is_set)
@@ -132,7 +134,7 @@ async def test_failing_pipeline_is_reported_with_its_traceback(
     assert agent.code == 0  # the report has arrived
 
 
-async def test_driver_whose_jvm_died_has_failed_whatever_python_says(
+async def test_a_driver_whose_jvm_died_fails_even_if_python_succeeds(
     pki: TestPki, spark: SparkRuntime, tmp_path: Path
 ) -> None:
     """The pipeline ends with exit code 0 all the same."""
@@ -146,7 +148,7 @@ async def test_driver_whose_jvm_died_has_failed_whatever_python_says(
 
 
 async def test_driver_that_lost_its_jobmaster_stops(pki: TestPki, spark: SparkRuntime, tmp_path: Path) -> None:
-    """Fencing: nobody keeps it any more, so it ends by itself after its patience (5 s here)."""
+    """Fencing: without a JobMaster it ends by itself after its patience (5 s here)."""
     async with job_without_spark(pki, spark, tmp_path) as job:
         await job.until((tmp_path / "shared" / "running").exists)
         children = psutil.Process(job.agent.pid).children(recursive=True)
@@ -182,7 +184,7 @@ async def test_cancelled_job_ends_though_its_task_would_run_for_an_hour(
 
 
 @pytest.mark.parametrize("key", ["spark.ssl.rpc.enabled", "spark.sql.extensions"])
-async def test_code_that_makes_a_setting_of_the_launcher_gets_no_spark(
+async def test_a_pipeline_that_changes_a_setting_of_the_launcher_gets_no_spark(
     pki: TestPki, spark: SparkRuntime, tmp_path: Path, key: str
 ) -> None:
     """What a submission may not set, the pipeline's own code may not set either; the error names the key."""

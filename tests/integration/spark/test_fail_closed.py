@@ -1,4 +1,7 @@
-"""Without the provider, or with an identity it cannot use, no Spark process runs; none talks to a wrong driver."""
+"""No Spark process runs without the provider or with an unusable identity.
+
+None talks to an impostor of its driver.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def command_for(spark: SparkRuntime, identity: Path, work: Path, driver_url: str
 
 
 async def run(command: Command, work: Path) -> tuple[int, str]:
-    """Run a command to its end; returns its exit code and what it wrote."""
+    """Run a command to its end; returns its exit code and its output."""
     command.write_files()
     log = work / "log"
     with log.open("wb") as file:
@@ -133,10 +136,10 @@ async def test_process_without_usable_identity_does_not_start(
     assert "Started daemon" not in log
 
 
-async def test_executor_without_the_provider_does_not_get_in(
+async def test_an_executor_without_the_provider_cannot_connect(
     rounds: Rounds, spark: SparkRuntime, pki: TestPki, tmp_path: Path
 ) -> None:
-    """Everything is right but the agent: stock Spark has no such SSLContext, and ends before it said a word."""
+    """Only the agent is missing: stock Spark has no such SSLContext and ends before it sends anything."""
     identity = pki.directory(EXECUTOR, accept=ACCEPT)
     url = rounds.job.master.registrations[-1].driver_url
     command = command_for(spark, identity, tmp_path, url)
@@ -151,10 +154,10 @@ async def test_executor_without_the_provider_does_not_get_in(
 
 
 @pytest.mark.parametrize("engine", list(TlsEngine))
-async def test_executor_tells_an_impostor_nothing(
+async def test_an_executor_sends_nothing_to_an_impostor_of_its_driver(
     spark: SparkRuntime, pki: TestPki, tmp_path: Path, engine: TlsEngine
 ) -> None:
-    """Whoever takes the driver's place without its identity gets a failed handshake and not one byte of Spark's."""
+    """Without the driver's identity a peer gets a failed handshake and not one byte of Spark's."""
     driver = SpiffeId.driver(TRUST_DOMAIN, JOB_ID)
     impostors = [
         pki.hostile(case, pretending=driver).server_context()

@@ -1,4 +1,4 @@
-"""What the plugin in driver and executor takes over from an identity directory, without a Spark around it."""
+"""What the plugin in driver and executor accepts from an identity directory, tested without Spark."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def directory(pki: TestPki) -> Path:
 
 
 def new_authority(*, age: dt.timedelta = dt.timedelta(0)) -> Authority:
-    """Another internal authority of the same trust domain; one ten years old has expired."""
+    """Create another internal authority of the same trust domain; at an age of ten years it has expired."""
     config, now = PkiConfig(trust_domain=TRUST_DOMAIN), utc_now() - age
     return create_intermediate(AuthorityKind.INTERNAL, create_root(config, now), config, now)
 
@@ -74,8 +74,8 @@ def key_id(certificate: x509.Certificate) -> str:
 
 
 @pytest.mark.parametrize("phase", ["A", "A+B", "B+A", "B", "A+B+C+D", "expired+A"])
-def test_every_phase_of_a_trust_bundle_is_taken(jvm: Any, pki: TestPki, phase: str) -> None:
-    """An authority that has expired beside its successor is left out, and does not keep the others out."""
+def test_the_trust_bundle_of_every_rotation_phase_is_loaded(jvm: Any, pki: TestPki, phase: str) -> None:
+    """An expired authority beside its successor is left out and does not invalidate the others."""
     known = {"A": internal(pki), "expired": new_authority(age=LONG_AGO), **{name: new_authority() for name in "BCD"}}
     directory = pki.directory(EXECUTOR, accept=ACCEPT)
     names = phase.split("+")
@@ -125,7 +125,7 @@ def signed(
     critical: bool = True,
     age: dt.timedelta = dt.timedelta(0),
 ) -> bytes:
-    """A complete list, or with ``base`` the delta to the list of that number."""
+    """Sign a complete CRL or, with ``base``, a delta CRL to the CRL with that number."""
     now = utc_now() - age
     builder = (
         x509.CertificateRevocationListBuilder()
@@ -146,7 +146,7 @@ def signed(
 
 
 class Lists:
-    """The lists in use of one process, given one file after another."""
+    """The CRLs that one process uses; it is given one file after another."""
 
     def __init__(self, jvm: Any, generation: Any) -> None:
         self._jvm = jvm
@@ -154,7 +154,7 @@ class Lists:
         self._lists = jvm.io.sluice.tls.Revocations.Empty()
 
     def take(self, *lists: bytes) -> list[str]:
-        """Offer a file; returns what was wrong with it."""
+        """Offer a file of CRLs; returns what was wrong with it."""
         result = self._lists.updated(b"".join(lists), self._anchors, self._jvm.java.util.Date())
         self._lists = result._1()
         return [str(result._2().apply(index)) for index in range(result._2().size())]
@@ -180,7 +180,7 @@ TAKEN_OFF = x509.ReasonFlags.remove_from_crl
 
 
 class Signer:
-    """The PKI's authority signing lists about two leaves, X and Y."""
+    """The PKI's authority, which signs CRLs about two leaves, X and Y."""
 
     def __init__(self, jvm: Any, pki: TestPki) -> None:
         self.authority = internal(pki)
@@ -214,7 +214,7 @@ def lists(jvm: Any, directory: Path) -> Lists:
     return Lists(jvm, jvm.io.sluice.tls.IdentityFiles.load(directory_of(jvm, directory)))
 
 
-def test_delta_is_applied_on_top_of_its_base(lists: Lists, signer: Signer) -> None:
+def test_a_delta_crl_is_applied_on_top_of_its_base(lists: Lists, signer: Signer) -> None:
     assert lists.take(signer.complete(5, "X")) == []
     assert lists.take(signer.complete(5, "X"), signer.delta(6, 5, "Y")) == []
     assert lists.refuses(signer.x)
@@ -222,21 +222,21 @@ def test_delta_is_applied_on_top_of_its_base(lists: Lists, signer: Signer) -> No
     assert lists.number() == 6
 
 
-def test_delta_may_stand_before_its_base_and_build_on_an_older_one(lists: Lists, signer: Signer) -> None:
+def test_a_delta_crl_may_precede_its_base_and_build_on_an_older_one(lists: Lists, signer: Signer) -> None:
     assert lists.take(signer.delta(9, 3, "Y"), signer.complete(5, "X")) == []
     assert lists.refuses(signer.x)
     assert lists.refuses(signer.y)
 
 
-def test_delta_that_does_not_say_so_critically_is_no_complete_list(lists: Lists, signer: Signer) -> None:
-    """Taken for a complete one it would set everybody on the base free."""
+def test_a_delta_crl_without_a_critical_indicator_is_not_taken_for_a_complete_crl(lists: Lists, signer: Signer) -> None:
+    """Taken for a complete CRL it would reinstate everybody on the base."""
     (problem,) = lists.take(signer.complete(5, "X"), signer.delta(6, 5, "Y", critical=False))
     assert "does not say critically" in problem
     assert lists.refuses(signer.x)
     assert not lists.refuses(signer.y)
 
 
-def test_later_delta_takes_off_what_was_on_hold_and_nothing_else(lists: Lists, signer: Signer) -> None:
+def test_a_later_delta_crl_releases_only_a_certificate_on_hold(lists: Lists, signer: Signer) -> None:
     base = signer.complete(5, "X")
     assert lists.take(base, signer.delta(6, 5, hold="Y")) == []
     assert lists.refuses(signer.y)
@@ -245,13 +245,13 @@ def test_later_delta_takes_off_what_was_on_hold_and_nothing_else(lists: Lists, s
     assert not lists.refuses(signer.y)
 
 
-def test_delta_may_build_on_what_another_delta_has_led_to(lists: Lists, signer: Signer) -> None:
+def test_a_delta_crl_may_build_on_the_result_of_another_delta(lists: Lists, signer: Signer) -> None:
     assert lists.take(signer.complete(5), signer.delta(6, 5, "X"), signer.delta(7, 6, "Y")) == []
     assert lists.refuses(signer.x)
     assert lists.refuses(signer.y)
 
 
-def test_next_complete_list_replaces_base_and_deltas(lists: Lists, signer: Signer) -> None:
+def test_the_next_complete_crl_replaces_base_and_deltas(lists: Lists, signer: Signer) -> None:
     assert lists.take(signer.complete(5, "X"), signer.delta(6, 5, "Y")) == []
     assert lists.take(signer.complete(7, "Y")) == []
     assert not lists.refuses(signer.x)
@@ -260,7 +260,7 @@ def test_next_complete_list_replaces_base_and_deltas(lists: Lists, signer: Signe
     assert lists.number() == 7
 
 
-def test_same_list_in_whole_and_in_parts_is_no_step_back(lists: Lists, signer: Signer) -> None:
+def test_the_same_crl_is_accepted_as_a_complete_crl_and_as_deltas(lists: Lists, signer: Signer) -> None:
     assert lists.take(signer.complete(7, "X")) == []
     assert lists.take(signer.complete(5), signer.delta(7, 5, "X")) == []
     assert lists.take(signer.complete(5), signer.delta(8, 5, "XY")) == []
@@ -283,7 +283,7 @@ def test_same_list_in_whole_and_in_parts_is_no_step_back(lists: Lists, signer: S
         ),
     ],
 )
-def test_unusable_delta_is_ignored_and_said(
+def test_an_unusable_delta_crl_is_ignored_and_reported(
     lists: Lists, signer: Signer, files: Callable[[Signer], list[bytes]], said: str
 ) -> None:
     (problem,) = lists.take(*files(signer))
@@ -300,7 +300,9 @@ def test_unusable_delta_is_ignored_and_said(
         pytest.param(lambda s: [s.complete(4)], id="complete list older than the base"),
     ],
 )
-def test_nothing_older_sets_anybody_free(lists: Lists, signer: Signer, older: Callable[[Signer], list[bytes]]) -> None:
+def test_an_older_crl_never_reinstates_a_revoked_certificate(
+    lists: Lists, signer: Signer, older: Callable[[Signer], list[bytes]]
+) -> None:
     assert lists.take(signer.complete(5, "X"), signer.delta(7, 5, "Y")) == []
     problems = lists.take(*older(signer))
     assert problems
@@ -309,8 +311,8 @@ def test_nothing_older_sets_anybody_free(lists: Lists, signer: Signer, older: Ca
     assert lists.refuses(signer.y)
 
 
-def test_lists_of_two_authorities_are_kept_apart(jvm: Any, pki: TestPki, signer: Signer) -> None:
-    """As during a rotation: each list tells of its own issuer's certificates, and carries its number."""
+def test_crls_of_two_authorities_are_kept_apart(jvm: Any, pki: TestPki, signer: Signer) -> None:
+    """As during a rotation: each CRL covers its own issuer's certificates and carries its number."""
     directory = pki.directory(EXECUTOR, accept=ACCEPT)
     other = new_authority()
     (directory / "ca.pem").write_bytes(to_pem(signer.authority.certificate, other.certificate))

@@ -1,4 +1,4 @@
-"""A rehearsal that cannot go on: it ends at once with the cause, and leaves no process behind."""
+"""A rehearsal that cannot continue ends at once with the cause, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def order(spark: SparkRuntime, tmp_path: Path) -> Order:
-    """What to rehearse; its listeners are on loopback, as in the building of images."""
+    """A rehearsal order; its listeners are on loopback, as when an image is built."""
     return Order(
         spark=spark,
         directory=make_private_directory(tmp_path / "work"),
@@ -46,7 +46,7 @@ def temp() -> Iterator[Path]:
     ("which", "cause"),
     [("driver_options", "Spark's JVM did not start"), ("executor_options", "the executor ended with")],
 )
-async def test_a_jvm_that_does_not_start_ends_it(
+async def test_a_jvm_that_does_not_start_ends_the_rehearsal_and_leaves_no_process(
     order: Order, temp: Path, tmp_path: Path, which: str, cause: str
 ) -> None:
     order = msgspec.structs.replace(order, **{which: (BROKEN,)})

@@ -1,4 +1,7 @@
-"""A revoked executor against the JVMs of a running job: refused by both TLS engines, and cut off where it talks."""
+"""A revoked executor against the JVMs of a running job.
+
+Both TLS engines refuse its new connections, and cut off the existing ones.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +43,12 @@ def driver_directory(rounds: Rounds) -> Path:
 
 
 def executor_directory(rounds: Rounds) -> Path:
-    """Of the executor that runs OpenSSL's engine."""
+    """The identity directory of the executor with OpenSSL's engine."""
     return rounds.job.master.identity_dir(rounds.openssl_executor())
 
 
 def jdk_executor_directory(rounds: Rounds) -> Path:
-    """Of the executor that runs the JDK's engine."""
+    """The identity directory of the executor with the JDK's engine."""
     return rounds.job.master.identity_dir(rounds.jdk_executor())
 
 
@@ -84,7 +87,7 @@ async def talk_until_cut_off(reader: asyncio.StreamReader, writer: asyncio.Strea
 
 
 @pytest.mark.parametrize(("listener", "directory", "number"), PROCESSES)
-async def test_revoked_executor_is_cut_off_and_refused_and_the_job_goes_on(
+async def test_revoked_executor_is_disconnected_and_refused_while_the_job_continues(
     rounds: Rounds,
     pki: TestPki,
     listener: Callable[[Rounds], int],
@@ -122,14 +125,14 @@ IDLE = [
 
 
 @pytest.mark.parametrize(("listener", "directory", "number"), IDLE)
-async def test_idle_connection_of_a_revoked_executor_is_ended_and_no_other(
+async def test_only_the_idle_connection_of_a_revoked_executor_is_closed(
     rounds: Rounds,
     pki: TestPki,
     listener: Callable[[Rounds], int],
     directory: Callable[[Rounds], Path],
     number: int,
 ) -> None:
-    """After the revocation not a byte is sent on either connection until one of them has ended."""
+    """After the revocation nothing is sent on either connection until one of them has been closed."""
     port = listener(rounds)
     bad = pki.identity(SpiffeId.executor(TRUST_DOMAIN, JOB_ID, number))
     good = pki.identity(SpiffeId.executor(TRUST_DOMAIN, JOB_ID, number + 10))
@@ -157,7 +160,7 @@ def said(rounds: Rounds) -> str:
 
 
 def signed(pki: TestPki, serial: int = 1, *, kind: AuthorityKind = INTERNAL, age: timedelta = timedelta(0)) -> bytes:
-    """A list that the PKI itself does not know of."""
+    """A CRL that the PKI itself does not know."""
     authority = AuthorityStore(pki.home.pki).load(kind)
     now = utc_now() - age
     revocation = Revocation(f"{serial:x}", now, Reason.KEY_COMPROMISE)
@@ -172,7 +175,7 @@ BAD: dict[str, tuple[Callable[[TestPki], bytes], str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-async def test_process_without_a_usable_list_does_not_start(
+async def test_process_without_a_usable_crl_does_not_start(
     kind: str, spark: SparkRuntime, pki: TestPki, tmp_path: Path
 ) -> None:
     make, said_of_it = BAD[kind]
@@ -185,8 +188,8 @@ async def test_process_without_a_usable_list_does_not_start(
     assert "Started daemon" not in log
 
 
-async def test_executor_tells_a_revoked_driver_nothing(spark: SparkRuntime, pki: TestPki, tmp_path: Path) -> None:
-    """The other direction: the driver's certificate is genuine, and all that is wrong with it is on the list."""
+async def test_executor_sends_nothing_to_a_revoked_driver(spark: SparkRuntime, pki: TestPki, tmp_path: Path) -> None:
+    """The other direction: the driver's certificate is genuine, but it is on the CRL."""
     driver = pki.identity(SpiffeId.driver(TRUST_DOMAIN, JOB_ID))
     heard: list[bytes] = []
     failures: list[str] = []

@@ -1,4 +1,4 @@
-"""A JVM that has waited is, when its job has come, what one would be that was started for it."""
+"""A waiting JVM that gets a job is no different from a JVM that was started for the job."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ANY_TIME = ("Common-Cleaner", "Cleaner-", "process reaper", "ForkJoinPool", "Sta
 
 @dataclass
 class Place:
-    """Directories of one JVM."""
+    """The directories of one JVM."""
 
     top: Path
 
@@ -71,7 +71,7 @@ class Place:
         return jvm_options(spark, JvmPlace(self.identity, self.work, self.temp, self.reports, HOST, {}), 512)
 
     def command(self, spark: SparkRuntime) -> Command:
-        """A gateway by which a test looks into the JVM."""
+        """A command that runs a Py4J gateway, through which a test looks into the JVM."""
         main = ("--enable-auth", "--die-on-broken-pipe", "0")
         program = JvmProgram(self.options(spark), "py4j.GatewayServer", main, SETTINGS)
         env = {**jvm_environment(spark, self.work, self.temp, HOST), "SLUICE_JOB_ID": JOB_ID}
@@ -124,14 +124,17 @@ def looked_into(process: subprocess.Popen[bytes]) -> Iterator[Any]:
 
 
 def kept(jvm: Any, of: str, name: str) -> Any:
-    """A static field. Not all classes can be asked for their methods, which may name classes that nobody has."""
+    """The value of a static field, read by reflection.
+
+    Py4J cannot list the methods of all classes: some of them name classes that are missing.
+    """
     field = jvm.java.lang.Class.forName(of).getDeclaredField(name)
     field.setAccessible(True)
     return field.get(None)
 
 
 def seen(jvm: Any, process: subprocess.Popen[bytes], place: Place) -> dict[str, Any]:
-    """What a job could find of what was before it."""
+    """What a job could see of the time before it."""
     properties = dict(jvm.System.getProperties())
     threads = {thread.getName() for thread in jvm.Thread.getAllStackTraces().keySet()}
     known = jvm.org.apache.hadoop.security.UserGroupInformation
@@ -158,7 +161,7 @@ def seen(jvm: Any, process: subprocess.Popen[bytes], place: Place) -> dict[str, 
     }
 
 
-def test_nothing_of_the_waiting_is_left_when_the_job_has_come(
+def test_a_waiting_jvm_that_got_a_job_equals_one_started_for_the_job(
     spark: SparkRuntime, pki: TestPki, tmp_path: Path
 ) -> None:
     cold_place, warm_place = Place(tmp_path / "c"), Place(tmp_path / "w")
@@ -184,14 +187,14 @@ def test_nothing_of_the_waiting_is_left_when_the_job_has_come(
     assert warm == cold
 
 
-def test_without_a_job_it_ends_with_its_input(spark: SparkRuntime, tmp_path: Path) -> None:
+def test_a_waiting_jvm_without_a_job_exits_when_its_input_closes(spark: SparkRuntime, tmp_path: Path) -> None:
     with waiting(spark, Place(tmp_path / "w")) as process:
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(30) == 0
 
 
-def test_a_job_without_identity_halts_it(spark: SparkRuntime, tmp_path: Path) -> None:
+def test_a_waiting_jvm_halts_when_its_job_has_no_identity(spark: SparkRuntime, tmp_path: Path) -> None:
     place = Place(tmp_path / "w")
     with waiting(spark, place) as process:
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""A driver's Python that has waited runs a pipeline as one that was started for it."""
+"""A waiting Python process of a driver runs a pipeline like a process that was started for it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ sys.exit(3)
 
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
-    """The directory of a pipeline."""
+    """The directory of the pipeline."""
     folder = tmp_path / "app"
     folder.mkdir()
     (folder / "pipeline.py").write_text(PIPELINE, encoding="utf-8")
@@ -40,7 +40,7 @@ def app(tmp_path: Path) -> Path:
 
 
 def run(app: Path, line: bytes | None = None, path: str = "") -> subprocess.CompletedProcess[bytes]:
-    """Start a Python that waits, and tell it to run the pipeline in ``app``."""
+    """Start a waiting Python, and tell it to run the pipeline in ``app``."""
     environment = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
     job = {"environment": {**environment, "OF": "the job", "PYTHONPATH": path}, "directory": str(app)}
     job["argv"] = [str(app / "pipeline.py"), "--rows", "7"]
@@ -50,12 +50,12 @@ def run(app: Path, line: bytes | None = None, path: str = "") -> subprocess.Comp
 
 
 def shown(done: subprocess.CompletedProcess[bytes]) -> Mapping[str, object]:
-    """What the pipeline has seen."""
+    """What the pipeline printed about its environment."""
     assert done.returncode == 3, done.stderr.decode()
     return dict(json.loads(done.stdout))
 
 
-def test_it_becomes_the_pipelines_python(app: Path) -> None:
+def test_a_waiting_python_runs_the_pipeline_like_a_fresh_process(app: Path) -> None:
     done = run(app)
     seen = shown(done)
     assert seen["argv"] == [str(app / "pipeline.py"), "--rows", "7"]
@@ -71,7 +71,7 @@ def test_it_becomes_the_pipelines_python(app: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["beside the pipeline", "directory", "archive"])
-def test_a_job_gets_its_own_version_of_a_module_that_is_imported(app: Path, tmp_path: Path, where: str) -> None:
+def test_a_job_gets_its_own_version_of_an_already_imported_module(app: Path, tmp_path: Path, where: str) -> None:
     module = "MINE = True\n"
     path = ""
     if where == "beside the pipeline":
@@ -97,18 +97,18 @@ def test_a_job_gets_its_own_version_of_a_module_that_is_imported(app: Path, tmp_
     assert not seen["has_pandas"], "it has begun anew"
 
 
-def test_a_directory_that_only_has_the_name_of_a_module_changes_nothing(app: Path) -> None:
+def test_a_directory_with_the_name_of_a_module_does_not_replace_the_module(app: Path) -> None:
     (app / "numpy").mkdir()
     assert shown(run(app))["has_pandas"]
 
 
-def test_the_end_of_its_input_ends_it(app: Path) -> None:
+def test_a_waiting_python_exits_when_its_input_closes(app: Path) -> None:
     done = run(app, b"")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 @pytest.mark.asyncio
-async def test_one_that_has_ended_runs_nothing(app: Path) -> None:
+async def test_a_waiting_process_that_has_ended_cannot_run_a_pipeline(app: Path) -> None:
     argv = [sys.executable, "-c", "raise SystemExit(3)"]
     process = await ChildProcess.start(
         argv, env={"PATH": os.defpath}, cwd=app, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """Two local cores; its JVM ends with the module's last test."""
+    """Provide a Spark session with two local cores; its JVM ends after the module's last test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,4 +1,7 @@
-"""Each finding of the access report, by Spark itself: behaviour that must have it, and close to it what must not."""
+"""Each finding of the access report, computed by Spark itself.
+
+For each there is behaviour that must lead to the finding, and similar behaviour that must not.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ DAY, HOUR = 86_400, 3600
 
 
 def row(principal: str, at: float, event: str = "decision", **more: Any) -> Row:
-    """A request of ``principal`` at ``at`` days after the start."""
+    """Return a request of ``principal``, made ``at`` days after the start."""
     values: dict[str, Any] = {
         "sequence": 1,
         "event": event,
@@ -47,13 +50,13 @@ def row(principal: str, at: float, event: str = "decision", **more: Any) -> Row:
 
 
 def office(principal: str, days: Iterable[int], hour: float = 9.5, **more: Any) -> Iterator[Row]:
-    """A request a day, at that hour (UTC)."""
+    """Yield one request on each of ``days``, at ``hour`` (UTC)."""
     for day in days:
         yield row(principal, day + hour / 24, **more)
 
 
 def history() -> list[Row]:
-    """Twenty days in which each principal is about one finding, or nearly."""
+    """Return twenty days of requests; each principal is a case or a near miss of one finding."""
     denied: dict[str, Any] = {"refused": True, "reason": "no role grants the operation"}
     revoked: dict[str, Any] = {"refused": True, "reason": "the token was revoked"}
     return [
@@ -137,11 +140,13 @@ def unusual(report: Report, finding: str) -> list[tuple[str, str, int]]:
         ("malformed-line", [("", "", 1)]),
     ],
 )
-def test_finding_is_made_of_exactly_those(report: Report, finding: str, expected: list[tuple[str, str, int]]) -> None:
+def test_finding_lists_exactly_the_expected_principals_and_addresses(
+    report: Report, finding: str, expected: list[tuple[str, str, int]]
+) -> None:
     assert sorted(unusual(report, finding)) == expected
 
 
-def test_findings_are_counted_worst_first(report: Report) -> None:
+def test_counts_of_findings_are_sorted_by_severity(report: Report) -> None:
     counted = table(report, "findings")
     assert {each["finding"] for each in counted} == {each.finding for each in access_report.SEVERITIES}
     assert [each["severity"] for each in counted] == sorted(
@@ -149,7 +154,7 @@ def test_findings_are_counted_worst_first(report: Report) -> None:
     )
 
 
-def test_requests_are_counted_once_each(report: Report) -> None:
+def test_each_request_is_counted_once(report: Report) -> None:
     by_principal = {each["principal"]: each for each in table(report, "by_principal")}
     assert by_principal["twice"]["requests"] == 4, "one of the two with the same id, and those without one"
     assert by_principal["steady"]["requests"] == 20
@@ -160,7 +165,7 @@ def test_requests_are_counted_once_each(report: Report) -> None:
     assert report.acts == 3
 
 
-def test_who_did_what(report: Report) -> None:
+def test_report_counts_allowed_operations_audited_actions_and_refusals(report: Report) -> None:
     did = {(each["principal"], each["operation"]): each["requests"] for each in table(report, "did")}
     assert did["steady", "jobs.list"] == 20
     assert ("prober", "jobs.list") not in did, "what was refused was not done"
@@ -171,7 +176,7 @@ def test_who_did_what(report: Report) -> None:
 
 
 def write_log(directory: Path) -> None:
-    """Three weeks of a principal, then a night; several segments."""
+    """Write an audit log of several segments: three weeks of one principal, then a request at night."""
     now = dt.datetime(2026, 3, 2, 9, 30, tzinfo=dt.UTC)
     moments = [now + dt.timedelta(days=day) for day in range(21)]
     moments += [dt.datetime(2026, 3, 23, 2, tzinfo=dt.UTC)]
@@ -202,7 +207,7 @@ def write_log(directory: Path) -> None:
     log.close()
 
 
-def test_log_of_the_gateway_is_proved_and_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_log_of_the_gateway_is_verified_and_read(spark: SparkSession, tmp_path: Path) -> None:
     directory = tmp_path / "audit"
     write_log(directory)
     log = access_report.open_log(directory, None, "", ())
@@ -215,7 +220,7 @@ def test_log_of_the_gateway_is_proved_and_read(spark: SparkSession, tmp_path: Pa
     assert [(each["finding"], each["at"]) for each in table(whole, "unusual")] == [("off-hours", "2026-03-23 02:00")]
 
 
-def test_touched_log_is_not_analysed(spark: SparkSession, tmp_path: Path) -> None:
+def test_altered_audit_log_is_not_analysed(spark: SparkSession, tmp_path: Path) -> None:
     directory = tmp_path / "audit"
     write_log(directory)
     path = directory / "current.jsonl"
@@ -224,7 +229,7 @@ def test_touched_log_is_not_analysed(spark: SparkSession, tmp_path: Path) -> Non
         access_report.read_log(spark, access_report.open_log(directory, None, "", ()))
 
 
-def test_touched_access_log_is_not_analysed(spark: SparkSession, tmp_path: Path) -> None:
+def test_altered_access_log_is_not_analysed(spark: SparkSession, tmp_path: Path) -> None:
     directory = tmp_path / "audit"
     write_log(directory)
     (path,) = directory.glob("traffic-*.jsonl")
@@ -233,7 +238,7 @@ def test_touched_access_log_is_not_analysed(spark: SparkSession, tmp_path: Path)
         access_report.read_log(spark, access_report.open_log(directory, None, "", ()))
 
 
-def test_history_before_the_report_is_compared_with_and_not_reported(spark: SparkSession) -> None:
+def test_history_before_the_report_is_used_for_comparison_and_not_reported(spark: SparkSession) -> None:
     rows = [*office("owl", range(20)), row("owl", 12 + 2 / 24), row("owl", 18 + 4 / 24)]
     frame = spark.createDataFrame(pa.Table.from_pylist([each._asdict() for each in rows], schema=ROW_SCHEMA))
     report = access_report.analyse(frame, len(rows), since=START + 15 * DAY, until=START + 19 * DAY)

@@ -1,4 +1,7 @@
-"""A line between a client and the gateway that breaks after so many bytes: with a reset, or with an end."""
+"""A TCP proxy between a client and the gateway that cuts connections after a number of bytes.
+
+A cut is either a reset or an orderly end.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """After ``sent`` bytes of the client, counted since the last break, ``happens`` and the line is cut.
+    """When a connection is cut: after ``sent`` bytes from clients since the last break.
 
-    With ``reset`` both ends are told so; else they see the orderly end of a connection.
+    ``happens`` is called just before the cut. With ``reset`` both ends see a reset; otherwise they see the
+    orderly end of a connection.
     """
 
     sent: int
@@ -30,9 +34,9 @@ class Break:
 
 @dataclass
 class BrokenLine:
-    """Forwards connections to the Envoy of ``home``, wherever it listens by now; nothing is decrypted here.
+    """Forwards connections to the current address of the Envoy of ``home``, without decrypting them.
 
-    While ``mended`` is not set nobody gets through: somebody looks at what a break has left.
+    While ``mended`` is not set, new connections are dropped, so that a test can look at what a break has left.
     """
 
     home: Path
@@ -45,17 +49,17 @@ class BrokenLine:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        """Let clients in."""
+        """Start to accept clients."""
         self.mended.set()
         threading.Thread(target=self._serve, name="broken line", daemon=True).start()
 
     @property
     def url(self) -> str:
-        """For clients."""
+        """The URL that clients use."""
         return f"https://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def close(self) -> None:
-        """Nobody comes in any more."""
+        """Stop accepting clients."""
         self._listener.close()
 
     def _serve(self) -> None:
@@ -80,7 +84,7 @@ class BrokenLine:
                 server.shutdown(socket.SHUT_WR)
 
     def _count(self, size: int) -> Break | None:
-        """The break that is due with so many bytes more."""
+        """Count ``size`` more bytes; return the break that is now due, if any."""
         with self._lock:
             self.sent += size
             self._since_break += size

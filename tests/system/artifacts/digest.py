@@ -1,4 +1,4 @@
-"""A pipeline that tells what came with it: the digest of a file in its working folder."""
+"""A pipeline that writes the SHA-256 digest of a file in its working directory."""
 
 from __future__ import annotations
 

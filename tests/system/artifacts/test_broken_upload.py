@@ -1,4 +1,7 @@
-"""A large file whose upload breaks at the gateway again and again arrives whole, and most of it is sent once."""
+"""A large upload that breaks at the gateway again and again arrives complete.
+
+Most of the file is sent only once.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def kill_envoy(cluster: LocalCluster) -> None:
-    """``kill -9`` Envoy itself; what has started it does so again."""
+    """Kill Envoy itself with ``kill -9``; its parent process starts it again."""
     envoys = [each for each in cluster.processes() if Path((each.cmdline() or [""])[0]).name == "envoy"]
     assert envoys
     for each in envoys:
@@ -55,7 +58,7 @@ def kill_envoy(cluster: LocalCluster) -> None:
     psutil.wait_procs(envoys, timeout=60)
 
 
-def test_it_goes_on_where_it_broke(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_broken_upload_continues_where_it_broke(cluster: LocalCluster, tmp_path: Path) -> None:
     content = os.urandom(SIZE)
     (tmp_path / "large.bin").write_bytes(content)
     result = tmp_path / "result"
@@ -96,7 +99,7 @@ def test_it_goes_on_where_it_broke(cluster: LocalCluster, tmp_path: Path) -> Non
 
 
 def settled_offset(cluster: LocalCluster) -> int:
-    """How much of the only upload has come, once nothing more comes."""
+    """Return how many bytes of the only upload have arrived, once that number no longer grows."""
     seen: list[int] = []
 
     def settled() -> bool:

@@ -1,4 +1,4 @@
-"""What comes with a pipeline is there: on the driver and on the executors."""
+"""Files and packages submitted with a pipeline are available on the driver and on the executors."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def result(cluster: LocalCluster, tmp_path: Path) -> Path:
-    """Where the pipeline writes what it found."""
+    """Return the path to which the pipeline writes its result."""
     return shared_folder(cluster.shared, tmp_path.name) / "result"
 
 
-def test_modules_wheels_archives_and_files_are_there(cluster: LocalCluster, tmp_path: Path, result: Path) -> None:
+def test_modules_wheels_archives_and_files_reach_driver_and_executors(
+    cluster: LocalCluster, tmp_path: Path, result: Path
+) -> None:
     (tmp_path / "single.py").write_text("ONE = 1\n")
     (tmp_path / "numbers.csv").write_text("1\n2\n3\n" + "\n" * (LARGE_BYTES + 1))  # comes in pieces, before the job
     with zipfile.ZipFile(tmp_path / "packed-1.0-py3-none-any.whl", "w") as wheel:
@@ -64,7 +66,7 @@ def test_modules_wheels_archives_and_files_are_there(cluster: LocalCluster, tmp_
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A packed virtual environment with a module that is installed nowhere else."""
+    """Provide a packed virtual environment with a module that is installed nowhere else."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True, timeout=60)
     (packages,) = (folder / "env").glob("lib/python3*/site-packages")
@@ -78,7 +80,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "named", [("--python", "house/bin/python"), ("--conf", "spark.pyspark.python=./house/bin/python")]
 )
-def test_the_python_of_an_archive_runs_driver_and_executors(
+def test_driver_and_executors_run_the_python_of_an_archive(
     cluster: LocalCluster, environment: Path, result: Path, named: tuple[str, str]
 ) -> None:
     arguments = ("--archives", f"{environment}#house", *named, "--executors", "1", "--wait")

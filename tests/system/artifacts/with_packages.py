@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 
 def computed(number: int) -> int:
-    """Needs the module and the package wherever it runs, and the unpacked archive."""
+    """Compute a number; needs the module, the package and the unpacked archive wherever it runs."""
     doubling: Any = importlib.import_module("packed.doubling")
     single: Any = importlib.import_module("single")
     offset = int((Path(SparkFiles.get("settings")) / "inside" / "offset.txt").read_text())
@@ -20,7 +20,7 @@ def computed(number: int) -> int:
 
 
 def main(target: Path) -> None:
-    """Write what the executors compute from the numbers in the file, and what the driver does."""
+    """Write what the executors compute from the numbers in the file, and what the driver computes."""
     importlib.import_module("packed.doubling")  # before there is a SparkContext
     importlib.import_module("single")
     spark = SparkSession.builder.getOrCreate()

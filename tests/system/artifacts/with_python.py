@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 
 def tell(number: int) -> tuple[str, int]:
-    """The environment of an executor's Python, and what its module says."""
+    """Return the prefix of the executor's Python, and a value from the environment's module."""
     module: Any = importlib.import_module("only_here")
     return sys.prefix, module.VALUE + number
 

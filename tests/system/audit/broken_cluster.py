@@ -1,8 +1,9 @@
-"""A real embedded cluster of which one thing at a time is broken, examined, and mended.
+"""A real embedded cluster that is broken in one respect at a time, audited, and repaired.
 
-The launcher is stopped (SIGSTOP) as soon as the cluster is up, so that it neither restarts what is taken away nor
-mends what is broken. A process to be broken is ended and started again as ``sluice run`` with one weakness (see
-:mod:`tests.system.audit.sabotage`), and stands in the cluster's registry in the place of the one before.
+The launcher is stopped (SIGSTOP) as soon as the cluster is up, so that it neither restarts what a test
+takes away nor repairs what it breaks. To break a process, a test ends it and starts it again as
+``sluice run`` with one weakness (see :mod:`tests.system.audit.sabotage`). The new process takes the old
+one's place in the cluster's registry.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def poll(probe: Callable[[], bool], what: str) -> None:
 
 
 class BrokenCluster:
-    """See the module's description. ``start`` first, ``stop`` last."""
+    """A cluster that tests break; see the module. Call ``start`` first and ``stop`` last."""
 
     def __init__(self, root: Path) -> None:
         self.home = Home.at(root)
@@ -55,7 +56,7 @@ class BrokenCluster:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
-        """``sluice up`` with one TaskManager; then the launcher stands still."""
+        """Run ``sluice up`` with one TaskManager, then suspend the launcher."""
         self._sluice("up", "--detach", "--port", "0", "--taskmanagers", "1")
         self._launcher = psutil.Process(self._record()["launcher"]["pid"])
         self._launcher.suspend()
@@ -70,7 +71,7 @@ class BrokenCluster:
             self._sluice("down")
 
     def break_only(self, **weaknesses: str) -> None:
-        """Have members run with ``weaknesses``, each with its own, and all others without any."""
+        """Run the named members with the given weaknesses, and all others without any."""
         for member in [each for each in self._broken if each not in weaknesses]:
             self._replace(member, "")
         for member, weakness in weaknesses.items():
@@ -84,7 +85,7 @@ class BrokenCluster:
     def findings(
         self, checks: Sequence[Check] = WITHOUT_REVOCATION, *, intrusive: bool = False
     ) -> set[tuple[str, str]]:
-        """Listener and check of everything that an audit of the whole cluster finds."""
+        """Audit the whole cluster; return the listener and check of each finding."""
         report = self.audit(checks, intrusive=intrusive)
         kinds = {each.listener.name: each.listener.kind for each in report.listeners}
         return {
@@ -99,14 +100,14 @@ class BrokenCluster:
             return examine("a broken cluster", subjects, checks=checks)
 
     def register(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        """Let ``process`` pass for a member of the cluster, as which it is looked at."""
+        """Register ``process`` as a member of the cluster, so that the audit examines it as one."""
         record = self._record()
         entry = {"name": name, "pid": process.pid, "started_at": psutil.Process(process.pid).create_time()}
         record["children"] = [each for each in record["children"] if each["name"] != name] + [entry]
         (self.home.run / "cluster.json").write_text(json.dumps(record))
 
     def unregister(self, name: str) -> None:
-        """Forget it again."""
+        """Remove a process from the cluster's registry."""
         record = self._record()
         record["children"] = [each for each in record["children"] if each["name"] != name]
         (self.home.run / "cluster.json").write_text(json.dumps(record))

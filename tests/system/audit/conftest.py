@@ -11,7 +11,7 @@ from tests.system.audit.broken_cluster import BrokenCluster
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokenCluster]:
-    """A real cluster, in order so far."""
+    """Provide a real cluster, with nothing broken yet."""
     cluster = BrokenCluster(tmp_path_factory.mktemp("broken") / "home")
     try:
         cluster.start()

@@ -1,4 +1,4 @@
-"""Weaknesses of the edge: Envoy itself, given a configuration with one thing changed by the auth service."""
+"""Weaknesses of the edge: the real Envoy, with one change in the configuration from the auth service."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GOOD_TLS12 = ["ECDHE-ECDSA-AES128-GCM-SHA256"]
 
 
 def configured(change: Callable[[Any], None]) -> Callable[[], None]:
-    """``change`` is given Envoy's configuration before the auth service publishes it."""
+    """Return a weakness that applies ``change`` to Envoy's configuration before it is published."""
 
     def apply() -> None:
         from sluice.gateway.proxy import xds_publisher as publisher
@@ -86,7 +86,7 @@ def _fails_open(document: Any) -> None:
 
 
 def _fails_open_alone(document: Any) -> None:
-    """And Envoy itself, which would still refuse what nobody granted, decides nothing."""
+    """Fail open, and also remove Envoy's own filters, which would still refuse what nobody granted."""
     _fails_open(document)
     manager = _manager(document)
     kept = [each for each in manager["http_filters"] if "ExtAuthz" in str(each) or "Router" in str(each)]

@@ -1,4 +1,4 @@
-"""What Python's ``ssl`` module keeps from its callers: the OpenSSL context behind an ``SSLContext``."""
+"""Access to the OpenSSL context behind an ``SSLContext``, which Python's ``ssl`` module hides."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ for _name in ("X509_STORE_CTX_get_error", "X509_STORE_CTX_get_error_depth"):
 
 
 def _pointer(context: ssl.SSLContext) -> ctypes.c_void_p:
-    """``SSL_CTX *`` stands first in the object, after the header of every object."""
+    """Return the ``SSL_CTX *``, the first field after the object header."""
     return ctypes.c_void_p.from_address(id(context) + object.__basicsize__)
 
 
 def overlook(context: ssl.SSLContext, errors: Iterable[int], depth: int | None = None) -> None:
-    """Have the path check of ``context`` pass over ``errors`` (X509_V_ERR_...), at ``depth`` or at all of them."""
+    """Make path validation in ``context`` ignore ``errors`` (X509_V_ERR_...).
+
+    They are ignored at ``depth``, or at every depth when it is None.
+    """
     overlooked = frozenset(errors)
 
     def verify(good: int, store: int) -> int:
@@ -41,20 +44,20 @@ def overlook(context: ssl.SSLContext, errors: Iterable[int], depth: int | None =
 
 
 def set_tls13_suites(context: ssl.SSLContext, suites: str) -> None:
-    """The suites of TLS 1.3."""
+    """Set the cipher suites of TLS 1.3."""
     assert _LIBSSL.SSL_CTX_set_ciphersuites(_pointer(context), suites.encode())
 
 
 def allow_early_data(context: ssl.SSLContext, count: int) -> None:
-    """So many bytes may come before the handshake."""
+    """Accept up to ``count`` bytes of early data."""
     assert _LIBSSL.SSL_CTX_set_max_early_data(_pointer(context), ctypes.c_uint32(count))
 
 
 def show_no_more_than_loaded(context: ssl.SSLContext) -> None:
-    """Do not complete the chain from what is trusted."""
+    """Send only the loaded chain; do not complete it from the trust anchors."""
     _LIBSSL.SSL_CTX_ctrl(_pointer(context), _SET_MODE, ctypes.c_long(_NO_AUTO_CHAIN), None)
 
 
 def cache_no_sessions(context: ssl.SSLContext) -> None:
-    """TLS 1.2: no session can be come back to."""
+    """Disable the session cache of TLS 1.2, so that no session can be resumed."""
     _LIBSSL.SSL_CTX_ctrl(_pointer(context), _SET_SESSION_CACHE_MODE, ctypes.c_long(0), None)

@@ -40,16 +40,16 @@ Weakness = Callable[[], None]
 
 
 class Greeting(asyncio.Protocol):
-    """Says at once what HTTP/2 begins with."""
+    """Sends an HTTP/2 SETTINGS frame as soon as a client connects."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Whoever comes is admitted."""
+        """Greet every client: whoever connects is admitted."""
         assert isinstance(transport, asyncio.WriteTransport)
         transport.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 
 
 def context(change: Callable[[MutualTlsListener, Any], None]) -> Weakness:
-    """Change the TLS context of each connection."""
+    """Return a weakness that applies ``change`` to the TLS context of each RPC connection."""
 
     done: list[ssl.SSLContext] = []
 
@@ -69,7 +69,7 @@ def context(change: Callable[[MutualTlsListener, Any], None]) -> Weakness:
 
 
 def listener(change: Callable[[MutualTlsListener], None], channel: Channel = Channel.RPC) -> Weakness:
-    """Change the listener of ``channel`` before it listens."""
+    """Return a weakness that applies ``change`` to the listener of ``channel`` before it starts."""
 
     def apply() -> None:
         original = MutualTlsListener.start
@@ -85,7 +85,10 @@ def listener(change: Callable[[MutualTlsListener], None], channel: Channel = Cha
 
 
 def connection(handle: Callable[[socket.socket], bool]) -> Weakness:
-    """Have ``handle`` look at each connection first, in a thread; true: it is done with it."""
+    """Return a weakness that passes each RPC connection to ``handle`` first, in a thread.
+
+    If ``handle`` returns true, the connection is closed; otherwise the real handshake follows.
+    """
 
     def apply() -> None:
         original = MutualTlsListener._handshake
@@ -133,7 +136,7 @@ def _compresses(accepted: socket.socket) -> bool:
 
 
 def _believes(verify_mode: ssl.VerifyMode) -> Weakness:
-    """Whoever shows no certificate passes for a TaskManager."""
+    """Accept clients without a certificate as a TaskManager."""
 
     def change(_: MutualTlsListener, made: Any) -> None:
         original = made.sslobject_class._verify
@@ -152,7 +155,7 @@ def _believes(verify_mode: ssl.VerifyMode) -> Weakness:
 
 
 def _overlooks(*errors: int, depth: int | None = None) -> Weakness:
-    """The path check is not heeded in one point."""
+    """Ignore some errors of path validation."""
     return context(lambda _, made: libssl.overlook(made, errors, depth))
 
 
@@ -176,7 +179,7 @@ def _foreign_domain() -> None:
 
 
 def _first_of_two() -> None:
-    """The first SPIFFE ID counts."""
+    """Use the first SPIFFE ID of a certificate that has several."""
 
     def first(certificate: x509.Certificate) -> SpiffeId:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -285,7 +288,7 @@ def _undeclared(kind: socket.SocketKind) -> Weakness:
 
 
 def together(*weaknesses: Weakness) -> Weakness:
-    """All of them."""
+    """Return a weakness that combines all of ``weaknesses``."""
 
     def apply() -> None:
         for each in weaknesses:

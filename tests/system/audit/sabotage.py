@@ -1,6 +1,8 @@
-"""``python -m tests.system.audit.sabotage WEAKNESS run jobmanager``: the real command with one thing broken in it.
+"""Run the real command with one weakness.
 
-Each weakness is what a careless change could do: something that is not asked, not checked or not limited any more.
+    python -m tests.system.audit.sabotage WEAKNESS run jobmanager
+
+Each weakness is what a careless change could cause: something is no longer requested, checked or limited.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from tests.system.audit import edges, listeners
 
 
 def every_token() -> None:
-    """A token must be there, and is compared with nothing."""
+    """Accept any token that is presented; an unknown one counts as an administrator's."""
     original = TokenBook.authenticate
 
     def authenticate(self: TokenBook, presented: str, *, now: float) -> Principal:
@@ -40,7 +42,7 @@ def every_token() -> None:
 
 
 def every_right() -> None:
-    """Whoever has a token may do everything."""
+    """Give every valid token the admin role."""
     original = TokenBook.authenticate
 
     def authenticate(self: TokenBook, presented: str, *, now: float) -> Principal:
@@ -50,7 +52,7 @@ def every_right() -> None:
 
 
 def rest_believes_everybody() -> None:
-    """REST takes whoever brings no assertion of the gateway for an administrator."""
+    """Make REST treat requests without an assertion of the gateway as an administrator's."""
     everybody = Assertion(Principal("anybody", ("admin",), "token", Credential("token", "none")), "none")
 
     @web.middleware
@@ -64,7 +66,7 @@ def rest_believes_everybody() -> None:
 
 
 def other_jobs(directory: str, port_file: str, *_: str) -> None:
-    """A stand-in for an executor, right in everything but that it admits executors of every job."""
+    """Stand in for an executor that is correct except that it admits executors of every job."""
     identity = TlsIdentity(Path(directory))
     policy = PeerPolicy(identity.spiffe_id.trust_domain, frozenset({Role.DRIVER, Role.EXECUTOR}))
 
@@ -91,7 +93,7 @@ WEAKNESSES: dict[str, listeners.Weakness] = {
 
 
 def main() -> None:
-    """Break what is named first, then be ``sluice`` with the rest."""
+    """Apply the weakness named by the first argument, then run ``sluice`` with the others."""
     weakness = sys.argv.pop(1)
     if weakness == "other jobs":
         other_jobs(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""What the audit says about a stock Spark standalone cluster with its own TLS: it asks nobody who they are."""
+"""The audit of a stock Spark standalone cluster with its own TLS: it authenticates no clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _UI = re.compile(r"MasterWebUI.* at http://[^:]+:(\d+)")
 
 @pytest.fixture
 def ports(tmp_path: Path) -> Iterator[dict[str, int]]:
-    """A standalone master and a worker with spark.ssl.rpc.enabled: the ports of their RPC and of one web UI."""
+    """Start a standalone master and a worker with spark.ssl.rpc.enabled.
+
+    Yields the ports of their RPC and of one web UI.
+    """
     pki = TestPki(tmp_path)
     identity = pki.process(Role.JOBMANAGER).directory
     password = (identity / "identity.p12.pass").read_text().strip()
@@ -65,7 +68,7 @@ class _Daemon:
 
     @contextlib.contextmanager
     def running(self, *said: re.Pattern[str]) -> Iterator[list[int]]:
-        """Run it; the ports that it tells of."""
+        """Run the process; yield the ports found in its log."""
         environment = {"SPARK_LOCAL_IP": "127.0.0.1", "PATH": "/usr/bin:/bin"}
         with self._log.open("wb") as output:
             process = subprocess.Popen(self._argv, env=environment, cwd=self._log.parent, stdout=output, stderr=output)

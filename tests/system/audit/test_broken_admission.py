@@ -1,4 +1,7 @@
-"""A real JobManager that admits whom it must not: the audit of the whole cluster finds it, and nothing else."""
+"""A real JobManager admits clients that it must refuse.
+
+The audit of the whole cluster finds that, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 Findings = set[tuple[str, str]]
 
 
-def test_nothing_is_found_as_long_as_nothing_is_broken(broken: BrokenCluster) -> None:
+def test_an_intact_cluster_has_no_findings(broken: BrokenCluster) -> None:
     assert broken.findings(CHECKS, intrusive=True) == set()
 
 
@@ -37,11 +40,13 @@ def test_nothing_is_found_as_long_as_nothing_is_broken(broken: BrokenCluster) ->
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_weakness_gives_its_finding_alone(weakness: str, expected: Findings, broken: BrokenCluster) -> None:
+def test_a_weak_admission_gives_exactly_its_own_finding(
+    weakness: str, expected: Findings, broken: BrokenCluster
+) -> None:
     broken.break_only(jobmanager=weakness)
     assert broken.findings() == expected
 
 
-def test_a_listener_that_knows_of_no_revocation_is_found(broken: BrokenCluster) -> None:
+def test_a_listener_that_ignores_revocation_is_found(broken: BrokenCluster) -> None:
     broken.break_only(jobmanager="no revocation")
     assert broken.findings(QUICK) == {("rpc", "MTL-13")}

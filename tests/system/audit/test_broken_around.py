@@ -42,19 +42,19 @@ DOMAIN = "sluice.local"
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_weakness_gives_its_finding_alone(
+def test_a_weakness_around_the_jobmanager_gives_exactly_its_own_finding(
     member: str, weakness: str, expected: Findings, broken: BrokenCluster
 ) -> None:
     broken.break_only(**{member: weakness})
     assert broken.findings() == expected
 
 
-def test_a_gateway_that_asks_nobody_is_found_though_rest_still_refuses(broken: BrokenCluster) -> None:
+def test_a_gateway_without_authentication_is_found_although_rest_still_refuses(broken: BrokenCluster) -> None:
     broken.break_only(auth="edge: nobody is asked")
     assert broken.findings() == {("edge", "EDG-03"), ("home", "HOM-04")}  # nobody is granted anything
 
 
-def test_a_gateway_that_asks_nobody_is_found_in_everything_that_rest_then_lets_through(broken: BrokenCluster) -> None:
+def test_a_gateway_without_authentication_before_a_trusting_rest_gives_all_edge_findings(broken: BrokenCluster) -> None:
     broken.break_only(auth="edge: nobody is asked", jobmanager="REST believes everybody")
     asked = {("edge", f"EDG-0{number}") for number in (1, 2, 3, 4, 5)}
     assert broken.findings() == asked | {("home", "HOM-04")}
@@ -65,19 +65,19 @@ def test_a_gateway_that_fails_open_is_found_by_its_configuration(broken: BrokenC
     assert broken.findings() == {("home", "HOM-04")}
 
 
-def test_a_gateway_that_fails_open_is_found_by_taking_its_auth_service_away(broken: BrokenCluster) -> None:
+def test_a_gateway_that_fails_open_is_found_when_its_auth_service_is_taken_away(broken: BrokenCluster) -> None:
     broken.break_only(auth="edge: fails open alone", jobmanager="REST believes everybody")
     assert broken.findings(intrusive=True) == {("home", "HOM-04"), ("edge", "EDG-10")}
 
 
-def test_an_edge_that_waits_for_ever_is_found(broken: BrokenCluster) -> None:
+def test_an_edge_without_a_handshake_timeout_is_found(broken: BrokenCluster) -> None:
     broken.break_only(auth="edge: endless handshake")
     assert broken.findings(CHECKS) == {("edge", "TLS-11")}
 
 
 @contextlib.contextmanager
 def mode(path: Path, bits: int) -> Iterator[None]:
-    """``path`` has other permissions meanwhile."""
+    """Change the permissions of ``path`` within the block."""
     before = path.stat().st_mode & 0o7777
     path.chmod(bits)
     try:
@@ -149,7 +149,7 @@ def long_lived(home: Home) -> Iterator[None]:
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_what_is_wrong_with_files_is_found(
+def test_a_fault_in_the_files_of_a_home_is_found(
     spoil: Callable[[Home], AbstractContextManager[None]], expected: Findings, broken: BrokenCluster
 ) -> None:
     broken.break_only()
@@ -157,7 +157,7 @@ def test_what_is_wrong_with_files_is_found(
         assert broken.findings() == expected
 
 
-def test_an_executor_that_admits_those_of_other_jobs_is_found(broken: BrokenCluster, tmp_path: Path) -> None:
+def test_an_executor_that_admits_executors_of_other_jobs_is_found(broken: BrokenCluster, tmp_path: Path) -> None:
     broken.break_only()
     job = secrets.token_hex(16)
     directory, port = tmp_path / "identity", tmp_path / "port"

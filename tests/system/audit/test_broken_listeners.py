@@ -1,4 +1,4 @@
-"""A real JobManager that speaks, shows or listens as it must not: the audit finds it, and nothing else."""
+"""A JobManager that speaks, presents or listens as it must not: the audit finds that and nothing else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ Findings = set[tuple[str, str]]
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_weakness_gives_its_finding_alone(weakness: str, expected: Findings, broken: BrokenCluster) -> None:
+def test_a_weak_listener_gives_exactly_its_own_finding(
+    weakness: str, expected: Findings, broken: BrokenCluster
+) -> None:
     broken.break_only(jobmanager=weakness)
     assert broken.findings() == expected
 

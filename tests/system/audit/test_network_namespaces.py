@@ -1,4 +1,7 @@
-"""Listeners in another network namespace, as in a container: found in its tables and tried from inside. Takes root."""
+"""Listeners in another network namespace, as in a container; these tests need root.
+
+The audit finds them in the namespace's tables and tries them from inside.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ while True:
 
 @pytest.fixture
 def home() -> Iterator[Home]:
-    """A home whose sockets' paths are short enough."""
+    """Provide a home whose path is short enough for Unix sockets."""
     with tempfile.TemporaryDirectory(prefix="ns-") as directory:
         made = Home.at(Path(directory, "home"))
         made.create()
@@ -53,7 +56,10 @@ def home() -> Iterator[Home]:
 
 @pytest.fixture
 def inside(home: Home) -> Iterator[tuple[int, tuple[int, int, int]]]:
-    """A process in a network of its own, and its ports: TCP, TCP on every address, UDP."""
+    """Run a process in its own network namespace; yield its pid and its ports.
+
+    The ports are TCP, TCP on every address, and UDP.
+    """
     command = ["unshare", "--net", sys.executable, "-c", LISTENER, str(home.root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -64,7 +70,7 @@ def inside(home: Home) -> Iterator[tuple[int, tuple[int, int, int]]]:
             process.send_signal(signal.SIGKILL)
 
 
-def test_the_sockets_of_a_namespace_are_those_of_its_processes_and_not_the_hosts(
+def test_namespace_sockets_lists_the_sockets_of_the_namespace_and_not_of_the_host(
     inside: tuple[int, tuple[int, int, int]], home: Home
 ) -> None:
     pid, (tcp, wide, udp) = inside
@@ -80,7 +86,7 @@ def test_the_sockets_of_a_namespace_are_those_of_its_processes_and_not_the_hosts
         assert own.getsockname()[1] in {each.port for each in namespace_sockets(os.getpid())}
 
 
-def test_a_listener_is_tried_from_inside_its_network(inside: tuple[int, tuple[int, int, int]]) -> None:
+def test_a_listener_is_examined_from_inside_its_network_namespace(inside: tuple[int, tuple[int, int, int]]) -> None:
     pid, (tcp, _, _) = inside
     listener = Listener(name="x", kind=Kind.HTTP, host="127.0.0.1", port=tcp)
 
@@ -93,7 +99,7 @@ def test_a_listener_is_tried_from_inside_its_network(inside: tuple[int, tuple[in
     assert look() == {"LSN-03"}
 
 
-def test_a_container_is_looked_at_as_a_machine_of_its_own(inside: tuple[int, tuple[int, int, int]], home: Home) -> None:
+def test_a_container_is_examined_as_a_machine_of_its_own(inside: tuple[int, tuple[int, int, int]], home: Home) -> None:
     pid, (tcp, wide, udp) = inside
     container = Container("edge", "blue", pid, home=str(home.root))
     found = {each.name: each for each in in_network_of(pid, lambda: listeners_of(container))}
@@ -105,7 +111,7 @@ def test_a_container_is_looked_at_as_a_machine_of_its_own(inside: tuple[int, tup
     assert {each.container for each in found.values()} == {"edge"}
 
 
-def test_a_process_that_is_not_there_is_an_error() -> None:
+def test_the_namespace_of_a_missing_process_is_an_error() -> None:
     with pytest.raises(AuditError, match="cannot be entered"):
         in_network_of(1 << 22, lambda: None)
     with pytest.raises(AuditError, match="cannot be read"):

@@ -1,4 +1,4 @@
-"""nginx tells who speaks plain HTTP to a TLS port that this is no HTTP port: a refusal, and no plaintext service."""
+"""nginx answers plain HTTP on a TLS port with an error, which is a refusal and no plaintext service."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ http {{
 """
 
 
-def test_nginx_serves_no_plaintext_on_its_tls_port_and_does_on_the_other(tmp_path: Path) -> None:
+def test_audit_finds_plaintext_on_nginxs_http_port_and_not_on_its_tls_port(tmp_path: Path) -> None:
     found = subprocess.run([ROOT / "scripts" / "ensure-nginx"], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     authority = OutsideAuthority(tmp_path / "authority")

@@ -1,4 +1,7 @@
-"""A whole cluster with two authorities: jobs get their identities while one is dead, and it comes back by itself."""
+"""A whole cluster with two authorities: while one is dead, jobs still get identities.
+
+The dead authority restarts by itself.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def pids(cluster: LocalCluster) -> dict[str, int]:
-    """The authorities that have announced themselves."""
+    """Return the pids of the authorities that have announced themselves."""
     try:
         return {each.name: each.pid for each in read_cas(Home.at(cluster.home))}
     except CaUnavailable:

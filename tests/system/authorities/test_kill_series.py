@@ -1,8 +1,9 @@
-"""Two authorities of one home under load, of which one after the other is killed, 20 times each.
+"""Two authorities of one home under load, killed in turn, 20 times each.
 
-Processes join with tokens, renew, ask for identities of jobs, and certificates are revoked, all the while. Nobody
-fails: whoever gets no answer asks the other. Afterwards the ledger is whole, no serial and no join token is in it
-twice, whatever was handed out is in it, and what was revoked by anybody's word is on the lists of both.
+All the while, processes join with tokens and renew, identities of jobs are issued, and certificates are
+revoked. No client fails: one that gets no answer asks the other authority. Afterwards the ledger is intact,
+contains no serial or join token twice, and contains every issued certificate. Every revoked certificate is
+on the CRLs of both.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ PATIENCE_SECONDS = 120.0
 
 
 class Load:
-    """Clients that go on until they are told to stop; what they got, and what went wrong."""
+    """Clients that run until told to stop; records what they got and what went wrong."""
 
     def __init__(self, pki: TestPki, running: Authorities, tmp_path: Path) -> None:
         self._running = running
@@ -61,7 +62,7 @@ class Load:
         self.repeated: Counter[str] = Counter()
 
     def _insist(self, what: str, ask: Callable[[], None]) -> None:
-        """As processes do: what no authority answers now is asked again."""
+        """Call ``ask`` until an authority answers, as processes do."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
@@ -81,11 +82,11 @@ class Load:
         self.left.append(f"{read_certificates(directory / 'chain.pem')[0].serial_number:x}")
 
     def has_more_than(self, count: int) -> bool:
-        """Whether more certificates were handed out than these."""
+        """Return whether more than ``count`` certificates were issued."""
         return len(self.left) > count
 
     def processes(self, number: int) -> None:
-        """Processes that join with a token each, renew, and every third of them is revoked."""
+        """Have processes join with a token each and renew; revoke every third of them."""
         for count in itertools.count():
             if self.stop.is_set():
                 return
@@ -127,7 +128,7 @@ class Load:
         self._insist("revoked", revoke)
 
     def jobs(self, number: int) -> None:
-        """A JobManager that asks for identities of its jobs' processes."""
+        """Act as a JobManager that requests identities for the processes of its jobs."""
         issuer = OnlineIssuer(self._masters[number], self._locate)
         for count in itertools.count():
             if self.stop.is_set():
@@ -154,14 +155,14 @@ def running(pki: TestPki, tmp_path: Path) -> Iterator[Authorities]:
 
 
 def numbers_of_lists(pki: TestPki) -> list[int]:
-    """The number of the last list of the internal authority, if there is one."""
+    """Return the number of the internal authority's latest CRL in a list, empty if there is none."""
     return [
         x509.load_pem_x509_crl(path.read_bytes()).extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
         for path in pki.home.pki.glob("revocation/internal-*/crl.pem")
     ]
 
 
-def test_authorities_killed_in_turn_lose_and_repeat_nothing(
+def test_authorities_killed_in_turn_lose_no_record_and_reuse_no_serial_number(
     pki: TestPki, running: Authorities, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     load = Load(pki, running, tmp_path)

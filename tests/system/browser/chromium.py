@@ -22,7 +22,7 @@ MAX_MESSAGE_BYTES = 64 << 20
 
 
 def pin(certificate_file: Path) -> str:
-    """The hash by which Chromium is told to accept exactly the server with this certificate's key."""
+    """Return the hash that makes Chromium accept exactly the server with this certificate's key."""
     certificate = x509.load_pem_x509_certificates(certificate_file.read_bytes())[0]
     key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return base64.b64encode(hashlib.sha256(key).digest()).decode()
@@ -66,7 +66,7 @@ class Tab:
             await asyncio.sleep(0.05)
 
     async def text(self) -> str:
-        """What a person reads."""
+        """Return the visible text of the page."""
         return str(await self.evaluate("document.body.innerText"))
 
     async def type_into(self, selector: str, text: str) -> None:

@@ -32,7 +32,7 @@ staff = ["submitter"]
 
 @dataclass
 class Scene:
-    """What a test plays in."""
+    """The environment of a test: a gateway, a provider and a browser tab."""
 
     gateway: Gateway
     provider: IdentityProvider

@@ -1,4 +1,7 @@
-"""The dashboard's live events in a real browser, signed in with each kind of credential: they stay, and end with it."""
+"""The dashboard's live events in a real browser, signed in with each kind of credential.
+
+The event streams stay open while the credential is valid, and end with it.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ window.EventSource = class extends EventSource {
 
 @dataclass
 class Looks:
-    """Counts how often it was looked at whether each principal may stay."""
+    """Counts how often each principal was checked for permission to stay."""
 
     check: CheckHolders
     count: Counter[str] = field(default_factory=Counter)
@@ -77,14 +80,14 @@ class Looks:
 
 @dataclass
 class Live(Scene):
-    """A cluster in which something happens, too."""
+    """A scene with a simulated cluster whose jobs can make progress."""
 
     dispatcher: SimulatedDispatcher
     loop: BackgroundLoop
     looks: Looks
 
     async def happen(self) -> None:
-        """A job moves on."""
+        """Advance a running job by one finished task."""
         job_id, detail = next((key, each) for key, each in self.dispatcher.details.items() if not each.state.terminal)
 
         async def move() -> None:
@@ -93,14 +96,14 @@ class Live(Scene):
         await asyncio.wrap_future(self.loop.start(move()))
 
     def refusals(self) -> list[tuple[str, str]]:
-        """What was refused to whom so far, by the audit log."""
+        """Return the principal and reason of each denial in the audit log."""
         records = map(json.loads, audit_file(self.gateway.home).read_text().splitlines())
         return [(each["principal"], each["reason"]) for each in records if each.get("decision") == "deny"]
 
 
 @pytest.fixture
 async def live(tmp_path: Path) -> AsyncIterator[Live]:
-    """A cluster, the gateway before it, a provider, and a browser that has not signed in."""
+    """Provide a cluster behind a gateway, a provider, and a browser that has not signed in."""
     tls, home, loop = provider_tls(tmp_path / "provider"), Path(tempfile.mkdtemp(prefix="slc")), BackgroundLoop()
     async with identity_provider(tls, "127.0.0.1") as provider:
         provider.user, port = "by-provider", free_port()
@@ -159,7 +162,7 @@ SIGN_INS: dict[str, tuple[Callable[[Scene], Awaitable[None]], Callable[[Home, st
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    """Poll in the test's own process."""
+    """Poll until ``condition`` holds, in the test's own process."""
 
     async def holds() -> bool:
         return await asyncio.to_thread(condition)
@@ -167,7 +170,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
     await eventually(holds, what)
 
 
-async def test_live_events_stay_open_for_each_kind_of_sign_in_and_end_with_it(
+async def test_live_events_stay_open_until_the_sign_in_ends_for_each_kind_of_sign_in(
     live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
     await live.tab.call("Page.addScriptToEvaluateOnNewDocument", source=COUNT)

@@ -14,7 +14,7 @@ from .conftest import Scene
 
 
 async def sign_in(scene: Scene, target: str, user: str = "ada", start: str = "") -> None:
-    """Open a page of the gateway; sign in where it leads to; end up where one wanted to go."""
+    """Open a page of the gateway, sign in at the provider, and end up at ``target``."""
     tab = scene.tab
     await tab.go(scene.url + (start or target))
     await tab.until(
@@ -26,9 +26,9 @@ async def sign_in(scene: Scene, target: str, user: str = "ada", start: str = "")
 
 
 async def fetched(scene: Scene, method: str, path: str, *, csrf: bool = False) -> int:
-    """The status of a request that a page of the gateway sends by script.
+    """Return the status of a request that a script on a page of the gateway sends.
 
-    Our pages let no script send anything: for the length of the request their policy does not count.
+    The policy of our pages forbids scripts to send anything, so it is bypassed for this request.
     """
     tab = scene.tab
     await tab.call("Page.setBypassCSP", enabled=True)
@@ -41,7 +41,7 @@ async def fetched(scene: Scene, method: str, path: str, *, csrf: bool = False) -
     return status
 
 
-async def test_sign_in_use_and_sign_out_and_then_the_old_cookies_are_dead(scene: Scene) -> None:
+async def test_cookies_of_a_sign_in_work_until_sign_out_and_are_refused_afterwards(scene: Scene) -> None:
     tab, gateway = scene.tab, scene.gateway
     # 1. A page one may not see leads to the provider and back to the page, now with its content.
     await sign_in(scene, "/v1/jobs")
@@ -101,7 +101,7 @@ async def test_another_site_cannot_use_the_session(scene: Scene) -> None:
     assert await fetched(scene, "GET", "/v1/jobs") == 200
 
 
-async def test_a_session_that_is_revoked_ends_on_the_open_page(scene: Scene) -> None:
+async def test_requests_of_an_open_page_are_refused_after_its_session_was_revoked(scene: Scene) -> None:
     await sign_in(scene, "/v1/jobs")
     assert await fetched(scene, "GET", "/v1/jobs") == 200
     assert len(revoke_sessions(scene.gateway.home, lambda record: record.name == "ada")) == 1

@@ -1,4 +1,4 @@
-"""Clusters of one test each, which it may mistreat."""
+"""A separate cluster for each test, which the test may damage."""
 
 from __future__ import annotations
 

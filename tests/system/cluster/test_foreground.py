@@ -17,7 +17,7 @@ from tests.integration.cluster.conftest import COMMAND, REPOSITORY, LocalCluster
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
-def test_a_foreground_up_stops_cleanly_on_ctrl_c_and_who_waits_for_a_job_is_told(tmp_path: Path) -> None:
+def test_ctrl_c_stops_a_foreground_up_cleanly_and_is_reported_to_a_waiting_submit(tmp_path: Path) -> None:
     home, piped = tmp_path / "home", subprocess.PIPE
     (tmp_path / "slow.py").write_text(pipelines.SLOW, encoding="utf-8")
     command = [*COMMAND, "up", "--home", str(home), "--port", "0", "--taskmanagers", "1"]

@@ -1,4 +1,4 @@
-"""``sluice pki revoke`` in a running cluster, as its operator would."""
+"""``sluice pki revoke`` in a running cluster, used as an operator uses it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOMEBODY = 0x5A3F
 
 
 def told(home: Path) -> dict[str, bool]:
-    """For each identity directory whether its list has :data:`SOMEBODY`."""
+    """Return for each identity directory whether its CRL contains :data:`SOMEBODY`."""
     return {
         str(directory.relative_to(home)): any(
             crl.get_revoked_certificate_by_serial_number(SOMEBODY) is not None
@@ -28,7 +28,9 @@ def told(home: Path) -> dict[str, bool]:
     }
 
 
-def test_revoked_taskmanager_is_out_at_once_and_back_by_hand_only(own_cluster: LocalCluster, tmp_path: Path) -> None:
+def test_revoked_taskmanager_is_cut_off_at_once_and_returns_only_by_hand(
+    own_cluster: LocalCluster, tmp_path: Path
+) -> None:
     pipeline = tmp_path / "slow.py"
     pipeline.write_text(pipelines.SLOW, encoding="utf-8")
     job_id = own_cluster.submit(pipeline, "30")

@@ -1,6 +1,6 @@
-"""A notebook's part: ``client.py ACTION [user_id session_id]``, with the environment that `sluice connect` prints.
+"""Act as a notebook: ``client.py ACTION [user_id session_id]``.
 
-Tells what happens in JSON lines.
+Runs with the environment that `sluice connect` prints, and reports what happens as JSON lines.
 """
 
 import json
@@ -17,13 +17,13 @@ SLEEP_SECONDS = 0.5
 
 
 def tell(**what: object) -> None:
-    """One line for the test."""
+    """Write one JSON line for the test."""
     sys.stdout.write(json.dumps({"at": time.time(), **what}) + "\n")
     sys.stdout.flush()
 
 
 def connected(arguments: list[str]) -> SparkSession:
-    """A session; the user and the session id are what the caller claims."""
+    """Return a session with the user id and session id that the caller claims."""
     remote = os.environ["SPARK_REMOTE"]
     if arguments:
         remote += f";user_id={arguments[0]};session_id={arguments[1]}"
@@ -47,7 +47,7 @@ def work(spark: SparkSession) -> None:
 
 
 def peek(spark: SparkSession) -> None:
-    """Read the view of whoever has this user id and session id."""
+    """Try to read the view of the session with this user id and session id."""
     try:
         tell(found=[row[0] for row in spark.sql("SELECT word FROM hers").collect()])
     except Exception as error:  # noqa: BLE001

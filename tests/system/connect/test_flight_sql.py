@@ -48,7 +48,7 @@ class Gateway:
         return create_token(Home.at(self.cluster.home), name=name, role=role)
 
     def adbc(self, token: str) -> Connection:
-        """ADBC's driver, as its manual says."""
+        """Connect with ADBC's driver, as its manual says."""
         options = {
             DatabaseOptions.AUTHORIZATION_HEADER.value: f"Bearer {token}",
             DatabaseOptions.TLS_ROOT_CERTS.value: self.roots,
@@ -57,14 +57,14 @@ class Gateway:
 
     @contextlib.contextmanager
     def arrow(self, token: str) -> Iterator[tuple[flight.FlightClient, flight.FlightCallOptions]]:
-        """Arrow's own client."""
+        """Connect with Arrow's own client."""
         headers: Any = [(b"authorization", f"Bearer {token}".encode())]  # the stubs say text, which it refuses
         options = flight.FlightCallOptions(headers=headers)
         with flight.FlightClient(f"grpc+tls://{self.address}", tls_root_certs=self.roots) as client:
             yield client, options
 
     def running_tasks(self, owner: str) -> int:
-        """Tasks of somebody's session."""
+        """Return the number of running tasks in the session of ``owner``."""
         jobs = self.cluster.get("/v1/jobs")["jobs"]
         (mine,) = (job for job in jobs if job["kind"] == "CONNECT" and job["owner"] == owner)
         return int(self.cluster.job(mine["id"])["progress"]["tasks_running"])
@@ -84,7 +84,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 @pytest.fixture(scope="module")
 def ada(gateway: Gateway) -> str:
-    """Her token; her session runs."""
+    """Provide ada's token; her session is running."""
     token = gateway.token("ada")
     with gateway.adbc(token) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT 40 + 2 AS answer")
@@ -93,12 +93,12 @@ def ada(gateway: Gateway) -> str:
 
 
 def query(sql: str) -> flight.FlightDescriptor:
-    """What a client sends to have ``sql`` run."""
+    """Return the descriptor that a client sends to run ``sql``."""
     return flight.FlightDescriptor.for_command(packed("CommandStatementQuery", query=sql.encode()))
 
 
 @pytest.mark.timeout(START_SECONDS)
-def test_adbc_queries_and_updates(gateway: Gateway, ada: str) -> None:
+def test_adbc_runs_queries_and_updates(gateway: Gateway, ada: str) -> None:
     with gateway.adbc(ada) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE OR REPLACE TEMPORARY VIEW words AS SELECT id, concat('w', id) AS word FROM range(5)")
         cursor.execute("SELECT id, word FROM words ORDER BY id")
@@ -129,7 +129,7 @@ def test_a_statement_runs_once(gateway: Gateway, ada: str) -> None:
 
 
 @pytest.mark.timeout(START_SECONDS)
-def test_adbc_browses(gateway: Gateway, ada: str) -> None:
+def test_adbc_lists_metadata_of_the_database(gateway: Gateway, ada: str) -> None:
     with gateway.adbc(ada) as connection, connection.cursor() as cursor:
         assert connection.adbc_get_info()["vendor_name"] == "Sluice"
         assert set(connection.adbc_get_table_types()) == {"TABLE", "VIEW"}
@@ -151,7 +151,7 @@ def test_adbc_browses(gateway: Gateway, ada: str) -> None:
 
 
 @pytest.mark.timeout(START_SECONDS)
-def test_mistakes_are_told_and_parameters_refused(gateway: Gateway, ada: str) -> None:
+def test_errors_of_statements_are_reported_and_parameters_refused(gateway: Gateway, ada: str) -> None:
     with gateway.adbc(ada) as connection, connection.cursor() as cursor:
         with pytest.raises(adbc_driver_manager.Error, match="TABLE_OR_VIEW_NOT_FOUND"):
             cursor.execute("SELECT * FROM nothing")
@@ -162,7 +162,7 @@ def test_mistakes_are_told_and_parameters_refused(gateway: Gateway, ada: str) ->
 
 
 @pytest.mark.timeout(START_SECONDS)
-def test_arrows_client_reads_and_a_ticket_is_good_once(gateway: Gateway, ada: str) -> None:
+def test_arrows_client_reads_results_and_a_ticket_is_valid_only_once(gateway: Gateway, ada: str) -> None:
     with gateway.arrow(ada) as (client, options):
         info = client.get_flight_info(query("SELECT id FROM range(10)"), options)
         (endpoint,) = info.endpoints
@@ -174,7 +174,7 @@ def test_arrows_client_reads_and_a_ticket_is_good_once(gateway: Gateway, ada: st
 
 
 @pytest.mark.timeout(START_SECONDS)
-def test_nobody_uses_another_ones_ticket_and_nothing_works_without_a_grant(gateway: Gateway, ada: str) -> None:
+def test_a_ticket_of_another_user_and_a_token_without_a_grant_are_refused(gateway: Gateway, ada: str) -> None:
     with gateway.arrow(ada) as (client, options):
         ticket = client.get_flight_info(query("SELECT 'secret of ada'"), options).endpoints[0].ticket
     with gateway.arrow(gateway.token("bob")) as (client, options), pytest.raises(pa.ArrowException, match="no such"):
@@ -226,7 +226,7 @@ def test_a_revocation_ends_the_statement_of_its_token(gateway: Gateway, ada: str
 
 
 @pytest.mark.timeout(START_SECONDS)
-def test_an_update_of_arrows_client_is_answered(gateway: Gateway, ada: str) -> None:
+def test_an_update_by_arrows_client_is_executed_and_answered(gateway: Gateway, ada: str) -> None:
     command = packed("CommandStatementUpdate", query=b"CREATE OR REPLACE TEMPORARY VIEW one AS SELECT 1 AS n")
     with gateway.arrow(ada) as (client, options):
         results: Any  # the stubs say they are rows

@@ -32,7 +32,7 @@ BEELINE_SECONDS = 100
 
 @dataclass
 class Beeline:
-    """Runs SQL as whoever has a token."""
+    """Runs SQL in Beeline as the owner of a token."""
 
     cluster: LocalCluster
     directory: Path
@@ -41,7 +41,7 @@ class Beeline:
         return create_token(Home.at(self.cluster.home), name=name, role=role)
 
     def run(self, token: str, *statements: str) -> tuple[int, list[list[str]], str]:
-        """Exit code, rows, and what went wrong."""
+        """Run SQL statements; return the exit code, the rows, and standard error."""
         remote = self.cluster.json("connect")["remote"]
         properties, script, trust = (self.directory / name for name in ("beeline.properties", "sql", "edge.jks"))
         if not trust.exists():
@@ -101,7 +101,7 @@ def test_statements_of_two_users_run_in_sessions_of_their_own(beeline: Beeline) 
 
 
 @pytest.mark.timeout(400)
-def test_what_spark_refuses_is_an_error_of_the_statement(beeline: Beeline) -> None:
+def test_an_error_of_spark_is_reported_as_an_error_of_the_statement(beeline: Beeline) -> None:
     code, rows, said = beeline.run(beeline.token("ada"), "SELECT 1 / 0 AS impossible")
     assert (code, rows) == (2, [["impossible"]])
     assert "DIVIDE_BY_ZERO" in said
@@ -109,7 +109,7 @@ def test_what_spark_refuses_is_an_error_of_the_statement(beeline: Beeline) -> No
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("why", ["guessed", "viewer", "revoked"])
-def test_nobody_gets_in_without_a_token_that_may(beeline: Beeline, why: str) -> None:
+def test_a_guessed_or_revoked_token_or_one_of_a_viewer_is_refused(beeline: Beeline, why: str) -> None:
     token = {"guessed": "slc_" + "g" * 43}.get(why) or beeline.token(why, "viewer" if why == "viewer" else "submitter")
     if why == "revoked":
         TokenStore(Home.at(beeline.cluster.home)).revoke(TokenId(token.split("_")[1]))

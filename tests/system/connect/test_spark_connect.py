@@ -35,12 +35,12 @@ START_SECONDS = 400
 
 @dataclass
 class Notebook:
-    """A client process and what it tells."""
+    """A client process and the JSON lines that it writes."""
 
     process: subprocess.Popen[str]
 
     def next(self) -> dict[str, Any]:
-        """The next thing it tells; fails when it ends instead."""
+        """Return the next JSON line; fail if the process ends instead."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith('{"at"'):
@@ -83,7 +83,7 @@ class ConnectCluster:
                 process.kill()
 
     def session(self, owner: str) -> dict[str, Any]:
-        """The job of somebody's session."""
+        """Return the job of the session of ``owner``."""
         jobs = self.cluster.get("/v1/jobs")["jobs"]
         (mine,) = (job for job in jobs if job["kind"] == "CONNECT" and job["owner"] == owner)
         detail: dict[str, Any] = self.cluster.job(mine["id"])
@@ -92,7 +92,7 @@ class ConnectCluster:
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectCluster]:
-    """A cluster with room for two sessions, and a standby; ada's is running."""
+    """Provide a cluster with room for two sessions and with a standby JobManager."""
     home = tmp_path_factory.mktemp("connect") / "home"
     home.mkdir()
     (home / "sluice.toml").write_text("[taskmanager]\ncount = 1\nslots = 2\n")
@@ -103,7 +103,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectCluster
 
 @pytest.fixture(scope="module")
 def ada(serving: ConnectCluster) -> str:
-    """Her token; her session runs and has a view with her secret."""
+    """Provide ada's token; her session is running and has a view with her secret."""
     token = serving.token("ada")
     with serving.notebook(token, "work", "ada", SESSION_ID) as notebook:
         assert notebook.next()["sum"] == 9900
@@ -124,7 +124,7 @@ def test_a_session_is_a_job_with_executors_in_slots_and_mutual_tls(serving: Conn
 
 
 @pytest.mark.timeout(START_SECONDS)
-async def test_its_listener_admits_gateways_alone(serving: ConnectCluster, ada: str) -> None:  # noqa: ARG001
+async def test_the_connect_listener_admits_only_gateways(serving: ConnectCluster, ada: str) -> None:  # noqa: ARG001
     job = await asyncio.to_thread(serving.session, "ada")
     (published,) = serving.home.root.glob(f"work/*/jobs/{job['id']}/driver-1/work/connect.json")
     where = "127.0.0.1", json.loads(published.read_text())["port"]
@@ -140,7 +140,7 @@ async def test_its_listener_admits_gateways_alone(serving: ConnectCluster, ada: 
 
 
 @pytest.mark.timeout(START_SECONDS)
-def test_the_audit_knows_its_listener_and_finds_nothing(serving: ConnectCluster, ada: str) -> None:  # noqa: ARG001
+def test_the_audit_examines_the_connect_listener_and_finds_nothing(serving: ConnectCluster, ada: str) -> None:  # noqa: ARG001
     job = serving.session("ada")["id"]
     report = json.loads(serving.cluster.sluice("audit", "--json", timeout=START_SECONDS).stdout)
     name = f"connect-{job[:8]}"
@@ -152,7 +152,7 @@ def test_the_audit_knows_its_listener_and_finds_nothing(serving: ConnectCluster,
 
 
 @pytest.mark.timeout(START_SECONDS)
-def test_nobody_reaches_another_ones_session_by_claiming_to_be_them(serving: ConnectCluster, ada: str) -> None:
+def test_claiming_another_user_id_does_not_give_access_to_that_users_session(serving: ConnectCluster, ada: str) -> None:
     with serving.notebook(serving.token("bob"), "peek", "ada", SESSION_ID) as notebook:
         assert notebook.next().get("condition") == "TABLE_OR_VIEW_NOT_FOUND"
     assert serving.session("bob")["id"] != serving.session("ada")["id"]
@@ -174,7 +174,7 @@ def test_a_query_survives_the_death_of_envoy(serving: ConnectCluster, ada: str) 
 
 @pytest.mark.timeout(START_SECONDS)
 def test_a_query_and_its_session_survive_the_death_of_the_leader(serving: ConnectCluster, ada: str) -> None:
-    """The next leader goes on with the session's driver, and finds it for whoever comes back (ADR 103)."""
+    """The next leader adopts the session's driver, and routes a returning client to it (ADR 103)."""
     before = serving.session("ada")
     with serving.notebook(ada, "slow") as notebook:
         assert notebook.next()["begun"]
@@ -197,7 +197,7 @@ def test_a_query_and_its_session_survive_the_death_of_the_leader(serving: Connec
 
 
 def leading(serving: ConnectCluster) -> str:
-    """The name of the JobManager that leads."""
+    """Return the name of the leading JobManager."""
     return str(serving.cluster.get("/v1/overview")["jobmanager"].rpartition("/")[2])
 
 

@@ -53,7 +53,7 @@ class Stage:
 
 
 class CompleteGateway(Gateway):
-    """With the REST of a simulated cluster behind it."""
+    """A gateway in front of a simulated cluster's REST."""
 
     def start_with(
         self,
@@ -61,7 +61,7 @@ class CompleteGateway(Gateway):
         manager: SimulatedResourceManager,
         standing: CheckHolders = check_nothing,
     ) -> None:
-        """Start it all; ``standing`` says whose streams of events may stay."""
+        """Start the REST and the gateway; ``standing`` decides which event streams may stay open."""
         self.upstream = _Rest(self.home, dispatcher, manager, standing)  # type: ignore[assignment]
         self.start()
 
@@ -92,7 +92,7 @@ class _Rest:
 
 @contextlib.asynccontextmanager
 async def stage(tmp_path: Path, *, running: int = 3, ended: int = 40, taskmanagers: int = 5) -> AsyncIterator[Stage]:
-    """A cluster of this size, and a browser."""
+    """Start a simulated cluster of this size, its gateway, and a browser."""
     home, loop, port = Path(tempfile.mkdtemp(prefix="slc")), BackgroundLoop(), free_port()
     config = GatewayConfig(port=port, public_url=f"https://localhost:{port}", authorization_timeout=10.0)
     gateway = CompleteGateway(Home.at(home).create(), EdgeAuthority(tmp_path / "pki"), loop, config)
@@ -120,7 +120,7 @@ async def small(tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 async def sign_in(scene: Stage, token: str, target: str = "/ui") -> None:
-    """Open a page; paste a token where that leads to; end up on the page."""
+    """Open a page, paste a token into the sign-in form, and end up on the page."""
     await scene.tab.go(scene.url + target)
     await scene.tab.until("document.querySelector('#api_token')", "the page to sign in")
     await scene.tab.type_into("#api_token", token)
@@ -129,5 +129,5 @@ async def sign_in(scene: Stage, token: str, target: str = "/ui") -> None:
 
 
 async def settled(tab: Tab) -> None:
-    """The parts of the page are there."""
+    """Wait until all parts of the page have loaded."""
     await tab.until("!document.querySelector('.htmx-request, [data-part]:not([data-asked]):not([hidden])')", "settled")

@@ -18,7 +18,7 @@ document.addEventListener('htmx:beforeRequest', event => setTimeout(() => {
 """
 
 
-async def test_somebody_signs_in_with_a_token_and_sees_the_cluster_move(small: Stage) -> None:
+async def test_a_user_signs_in_with_a_token_and_sees_live_changes_of_the_cluster(small: Stage) -> None:
     tab = small.tab
     await sign_in(small, small.gateway.token(AccessRole.VIEWER))
     await tab.until("document.querySelectorAll('#part-jobs tr[id]').length === 8", "the part with the jobs is there")
@@ -31,7 +31,7 @@ async def test_somebody_signs_in_with_a_token_and_sees_the_cluster_move(small: S
     await tab.until("document.querySelector('progress[aria-label=Tasks]').value === 200", "it moves by itself")
 
 
-async def test_the_cluster_tells_the_page_what_changes(small: Stage) -> None:
+async def test_changes_are_pushed_to_the_page_without_polling(small: Stage) -> None:
     tab, job_id = small.tab, next(iter(small.dispatcher.details))
     # Every request of htmx that nobody's event has triggered is a page asking by itself.
     await tab.call("Page.addScriptToEvaluateOnNewDocument", source=COUNT_POLLS)
@@ -50,7 +50,7 @@ async def test_the_cluster_tells_the_page_what_changes(small: Stage) -> None:
     await tab.until("document.querySelectorAll('#live tr[id]').length === 2", "it has gone from the list")
 
 
-async def test_a_savepoint_is_made_by_who_may(small: Stage) -> None:
+async def test_a_savepoint_can_be_made_only_by_a_permitted_user(small: Stage) -> None:
     tab = small.tab
     mine, others = (
         next(
@@ -75,7 +75,7 @@ async def test_a_savepoint_is_made_by_who_may(small: Stage) -> None:
     assert others.id not in small.dispatcher.asked
 
 
-async def test_shuffle_workers_are_shown_and_drained_by_who_may(small: Stage) -> None:
+async def test_shuffle_workers_are_shown_and_can_be_drained_only_by_a_permitted_user(small: Stage) -> None:
     tab = small.tab
     await sign_in(small, small.gateway.token(AccessRole.VIEWER))
     await tab.until("document.querySelector('#part-shuffle')?.innerText.includes('excluded: sw-3')", "on the overview")
@@ -94,7 +94,7 @@ async def test_shuffle_workers_are_shown_and_drained_by_who_may(small: Stage) ->
     await tab.until("document.querySelector('#kept')", "what the job keeps")
 
 
-async def test_a_log_is_followed(small: Stage) -> None:
+async def test_an_open_log_shows_new_lines(small: Stage) -> None:
     tab, job_id = small.tab, next(iter(small.dispatcher.details))
     await sign_in(small, small.gateway.token(AccessRole.VIEWER), f"/ui/jobs/{job_id}/logs?source=driver.stdout")
     await tab.until("document.querySelector('#log').textContent.includes('task 59 done')", "what was written before")
@@ -102,7 +102,7 @@ async def test_a_log_is_followed(small: Stage) -> None:
     await tab.until("document.querySelector('#log').textContent.endsWith('<b>the next line</b>\\n')", "it follows")
 
 
-async def test_only_who_may_is_offered_to_cancel(small: Stage) -> None:
+async def test_cancelling_is_offered_only_to_a_permitted_user(small: Stage) -> None:
     tab = small.tab
     mine, others = (
         next(each for each in small.dispatcher.details.values() if (each.owner == "ada") is own)

@@ -1,4 +1,4 @@
-"""Tokens, sessions and the audit log are looked after in a real browser."""
+"""Manage tokens and sessions and read the audit log in a real browser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .conftest import Stage, sign_in
 from .test_quality import OVERFLOW, WIDTHS, looks, serious
 
 
-async def test_a_token_is_revoked_and_the_session_that_was_begun_with_it_ends_on_the_open_page(small: Stage) -> None:
+async def test_revoking_a_token_ends_the_open_session_that_was_begun_with_it(small: Stage) -> None:
     tab, home = small.tab, small.gateway.home
     record, token = TokenStore(home).create("grace", AccessRole.VIEWER, dt.timedelta(hours=1))
     # 1. Grace looks at the overview.
@@ -44,7 +44,7 @@ async def test_a_token_is_revoked_and_the_session_that_was_begun_with_it_ends_on
     await tab.until("location.pathname === '/auth/login'", "she has to sign in")
 
 
-async def test_an_open_page_says_that_its_session_has_ended(small: Stage) -> None:
+async def test_an_open_page_shows_that_its_session_has_ended(small: Stage) -> None:
     tab, home = small.tab, small.gateway.home
     record, token = TokenStore(home).create("grace", AccessRole.VIEWER, dt.timedelta(hours=1))
     await sign_in(small, token, "/ui/jobs")
@@ -58,7 +58,7 @@ async def test_an_open_page_says_that_its_session_has_ended(small: Stage) -> Non
     await tab.until(f"location.href === '{small.url}/ui/jobs'", "and back")
 
 
-async def test_the_chain_of_the_audit_log_is_verified(small: Stage) -> None:
+async def test_the_audit_log_page_verifies_the_chain(small: Stage) -> None:
     tab = small.tab
     await sign_in(small, small.gateway.token(AccessRole.ADMIN), "/auth/ui/audit-log")
     await tab.click("#verify")
@@ -91,7 +91,7 @@ async def test_a_certificate_is_revoked_by_the_authority_that_signed_it(small: S
     assert (entry.number, entry.reason) == (serial, Reason.SUPERSEDED)
 
 
-async def test_what_somebody_may_not_see_is_not_offered(small: Stage) -> None:
+async def test_navigation_offers_a_viewer_only_permitted_pages(small: Stage) -> None:
     tab = small.tab
     await sign_in(small, small.gateway.token(AccessRole.VIEWER))
     visible = (

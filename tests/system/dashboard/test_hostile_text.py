@@ -1,4 +1,7 @@
-"""What jobs, their programs and clients say is text on every page, and never an element, a request or a script."""
+"""Text from jobs, their programs and clients is shown as text on every page.
+
+It never becomes an element, a request or a script.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ ADDED = """[...document.querySelectorAll('img, iframe, object, embed, base, scri
 
 
 def _spoil(scene: Stage) -> str:
-    """Have everything that comes from outside say something hostile; a failed job."""
+    """Put hostile text into everything that comes from outside; return the id of a failed job."""
     details, everything = scene.dispatcher.details, "\n".join(ATTACKS)
     failed = next(key for key, job in details.items() if job.state is JobState.FAILED)
     for number, (key, job) in enumerate(details.items()):
@@ -47,7 +50,7 @@ def _spoil(scene: Stage) -> str:
     return failed
 
 
-async def test_nothing_that_anybody_says_becomes_part_of_a_page(small: Stage) -> None:
+async def test_hostile_text_is_shown_as_text_on_every_page(small: Stage) -> None:
     tab = small.tab
     running = next(iter(small.dispatcher.details))
     failed = _spoil(small)
@@ -77,7 +80,7 @@ async def test_nothing_that_anybody_says_becomes_part_of_a_page(small: Stage) ->
         assert attack in await tab.text()
 
 
-async def test_every_answer_has_a_policy_that_allows_nothing_inline(small: Stage) -> None:
+async def test_every_answer_has_a_content_security_policy_without_unsafe_inline(small: Stage) -> None:
     tab, job = small.tab, next(iter(small.dispatcher.details))
     await sign_in(small, small.gateway.token(AccessRole.ADMIN))
     parts = ("jobs", "leader", "concerns", "shuffle", "taskmanagers", "trust", f"exceptions/{job}", f"trust/{job}")

@@ -1,4 +1,7 @@
-"""Nothing on any page is cut off, from a telephone to a wide screen; what scrolls sideways shows that it does."""
+"""Nothing on any page is cut off, from a phone to a wide screen.
+
+Whatever scrolls sideways shows that it does.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ CUT_OFF = """(() => {
 
 
 def _prepare(scene: Stage) -> None:
-    """Certificates with serial numbers of full length, and records of the audit log that say a lot."""
+    """Issue certificates with serial numbers of full length; check that the audit log has records."""
     home = scene.gateway.home
     issuer = LocalIssuer(home, PkiConfig(trust_domain=TRUST_DOMAIN))
     issuer.ensure_authorities()
@@ -73,7 +76,7 @@ def _prepare(scene: Stage) -> None:
 
 
 async def _picture(tab: Tab, name: str, width: int) -> None:
-    """For people, where one asks for them."""
+    """Save a screenshot for people if ``SLUICE_LAYOUT_PICTURES`` names a directory."""
     directory = os.environ.get("SLUICE_LAYOUT_PICTURES")
     if directory is None:
         return
@@ -107,7 +110,7 @@ async def test_nothing_is_cut_off_on_any_page_at_any_width(small: Stage) -> None
     assert found == [], "\n".join(map(str, found))
 
 
-async def test_what_is_not_there_is_a_page_for_people_and_a_problem_document_for_programs(small: Stage) -> None:
+async def test_a_missing_path_is_a_page_for_browsers_and_a_problem_document_for_programs(small: Stage) -> None:
     tab = small.tab
     await sign_in(small, small.gateway.token(AccessRole.VIEWER))
     for path, title in (("/ui/nopage", "Not Found"), ("/v1/nothing", "Not Found"), ("/auth/nopage", "Not Found")):

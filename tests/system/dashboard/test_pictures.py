@@ -1,4 +1,7 @@
-"""The pictures of the documentation, taken of the pages that the tests use, and written where one asks for them."""
+"""Take the documentation's pictures of the pages that the tests use.
+
+``SLUICE_PICTURES`` names the directory for them.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,16 @@ PICTURES = {"overview": "/ui", "trust-map": "/ui/trust", "job": "/ui/jobs/{job}"
 
 
 def wanted(otherwise: Path) -> Path:
-    """Where the pictures are to go."""
+    """Return the directory for the pictures: ``SLUICE_PICTURES``, or one below ``otherwise``."""
     directory = Path(os.environ.get("SLUICE_PICTURES", otherwise / "pictures"))
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_pictures(small: Stage, tmp_path: Path, scheme: str) -> None:
+async def test_pictures_of_the_documentation_are_taken_and_have_a_plausible_size(
+    small: Stage, tmp_path: Path, scheme: str
+) -> None:
     directory = wanted(tmp_path)
     tab, job = small.tab, next(iter(small.dispatcher.details))
     await looks(tab, WIDTH, scheme)

@@ -1,4 +1,7 @@
-"""Every page: nothing that the content security policy refuses, nothing from elsewhere, accessible, narrow and wide."""
+"""Every page is accessible, at narrow and wide widths.
+
+The content security policy refuses nothing on it, and nothing is loaded from elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,13 @@ OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clie
 
 
 async def looks(tab: Tab, width: int, scheme: str) -> None:
-    """Have a window of this width, and a system of this colour scheme."""
+    """Set the window's width and the system's colour scheme."""
     await tab.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
     await tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
 
 async def serious(tab: Tab) -> list[dict[str, Any]]:
-    """What axe finds that is serious or critical."""
+    """Return the serious and critical violations that axe finds."""
     await tab.evaluate(AXE.read_text() + ";true")
     script = """axe.run(document, {resultTypes: ['violations']}).then(found => JSON.stringify(
       found.violations.filter(each => ['serious', 'critical'].includes(each.impact)).map(each =>
@@ -49,7 +52,7 @@ async def serious(tab: Tab) -> list[dict[str, Any]]:
     return found
 
 
-async def test_every_page_in_light_and_dark_narrow_and_wide(small: Stage) -> None:
+async def test_every_page_is_accessible_and_obeys_the_csp_in_light_and_dark_narrow_and_wide(small: Stage) -> None:
     tab, job = small.tab, next(iter(small.dispatcher.details))
     await tab.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
     await tab.go(small.url + "/auth/login")
@@ -71,7 +74,7 @@ async def test_every_page_in_light_and_dark_narrow_and_wide(small: Stage) -> Non
     assert found == []
 
 
-async def test_a_line_of_the_trust_map_is_chosen_by_keyboard(small: Stage) -> None:
+async def test_a_line_of_the_trust_map_can_be_chosen_by_keyboard(small: Stage) -> None:
     tab = small.tab
     await sign_in(small, small.gateway.token(AccessRole.VIEWER), "/ui/trust")
     await tab.evaluate("document.querySelector('.map a.edge:not(.local)').focus()")
@@ -103,7 +106,7 @@ async def test_a_click_on_a_line_of_the_trust_map_shows_the_chain_of_both_ends(s
     assert await tab.evaluate("document.querySelector('.map a[aria-current]').getAttribute('href') === location.hash")
 
 
-async def test_without_a_script_everything_can_be_read(small: Stage) -> None:
+async def test_every_page_can_be_read_without_javascript(small: Stage) -> None:
     tab, job = small.tab, next(iter(small.dispatcher.details))
     await sign_in(small, small.gateway.token(AccessRole.ADMIN))
     await tab.call("Emulation.setScriptExecutionDisabled", value=True)
@@ -120,7 +123,10 @@ async def test_without_a_script_everything_can_be_read(small: Stage) -> None:
 
 
 async def shown(tab: Tab, words: str) -> None:
-    """The page has these words; asked of the browser's tree of the document, since no script runs in it."""
+    """Wait until the page contains ``words``.
+
+    Asks for the browser's document tree, since no script runs in the page.
+    """
     async with asyncio.timeout(20):
         while True:
             found = await tab.call("DOM.getDocument", depth=-1)

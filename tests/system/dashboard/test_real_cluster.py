@@ -1,4 +1,4 @@
-"""The whole of it: a real cluster and a real browser. Submit, watch, look at who talks to whom, cancel."""
+"""A real cluster and a real browser: submit a job, watch it, view the connections, cancel it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-async def test_a_job_from_its_submission_to_its_end_in_a_browser(cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_a_job_of_a_real_cluster_is_watched_and_cancelled_in_a_browser(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     home = Home.at(cluster.home)
     program = tmp_path / "slow.py"
     program.write_text(PIPELINE)

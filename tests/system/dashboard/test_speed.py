@@ -1,4 +1,4 @@
-"""How soon something is to be seen, with nothing in the browser's cache, through the real gateway."""
+"""How soon each page paints, with an empty browser cache, through the real gateway."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ pytestmark = pytest.mark.long
 @pytest.mark.parametrize(
     ("jobs", "taskmanagers", "bound"), [(40, 5, 1000.0), (1000, 200, 2000.0)], ids=["small", "large"]
 )
-async def test_first_paint(tmp_path: Path, jobs: int, taskmanagers: int, bound: float) -> None:
-    """The best of a few, for other tests run beside this one."""
+async def test_first_paint_of_each_page_is_within_its_bound(
+    tmp_path: Path, jobs: int, taskmanagers: int, bound: float
+) -> None:
+    """The best of a few tries, because other tests run at the same time."""
     async with stage(tmp_path, running=20, ended=jobs - 20, taskmanagers=taskmanagers) as scene:
         tab, job = scene.tab, next(iter(scene.dispatcher.details))
         await sign_in(scene, scene.gateway.token(AccessRole.ADMIN))

@@ -1,4 +1,7 @@
-"""A release: what is in it, who signed it, and what is refused; with OpenSSH's ssh-keygen and coreutils' sha256sum."""
+"""A release: its contents, its signature, and what is refused.
+
+OpenSSH's ssh-keygen and coreutils' sha256sum verify it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ NAMESPACE = "sluice-release"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Has a clone of this tree (``tree``), a key (``key``), and who may sign (``allowed_signers``)."""
+    """Provide a directory with a clone (``tree``), a key (``key``) and ``allowed_signers``."""
     place = tmp_path_factory.mktemp("release")
     subprocess.run(["git", "clone", "--quiet", ROOT, place / "tree"], check=True, timeout=120)
     for name in ("key", "other"):
@@ -66,7 +69,7 @@ def test_a_release_has_all_its_files_signed_and_nothing_else(place: Path, releas
     assert is_signed(place, sums.encode(), release / "SHA256SUMS.sig")
 
 
-def test_what_was_altered_is_noticed(place: Path, release: Path) -> None:
+def test_an_altered_file_or_list_of_digests_is_noticed(place: Path, release: Path) -> None:
     (wheel,) = release.glob("*.whl")
     sound = wheel.read_bytes()
     try:
@@ -79,8 +82,10 @@ def test_what_was_altered_is_noticed(place: Path, release: Path) -> None:
 
 
 @pytest.mark.parametrize(("key", "namespace"), [("other", NAMESPACE), ("key", "file")])
-def test_other_signatures_do_not_count(place: Path, release: Path, tmp_path: Path, key: str, namespace: str) -> None:
-    """Of another key, and of the right one about something else."""
+def test_a_signature_by_another_key_or_for_another_purpose_is_not_accepted(
+    place: Path, release: Path, tmp_path: Path, key: str, namespace: str
+) -> None:
+    """A signature by another key, and one by the right key in another namespace."""
     sums = tmp_path / "SHA256SUMS"
     sums.write_bytes((release / "SHA256SUMS").read_bytes())
     subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-f", place / key, "-n", namespace, sums], check=True, timeout=60)
@@ -93,7 +98,7 @@ def test_another_build_gives_the_same_digests(place: Path, release: Path, tmp_pa
     assert (tmp_path / "again" / "SHA256SUMS").read_bytes() == (release / "SHA256SUMS").read_bytes()
 
 
-def test_nothing_is_released_that_is_not_committed(place: Path, tmp_path: Path) -> None:
+def test_a_release_with_an_uncommitted_file_is_refused(place: Path, tmp_path: Path) -> None:
     stray = place / "tree" / "pki" / "stray.py"
     stray.touch()
     try:
@@ -105,7 +110,7 @@ def test_nothing_is_released_that_is_not_committed(place: Path, tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_is_released_where_git_cannot_tell_what_is_committed(place: Path, tmp_path: Path) -> None:
+def test_a_release_outside_a_git_repository_is_refused(place: Path, tmp_path: Path) -> None:
     history = place / "tree" / ".git"
     aside = history.rename(place / "history")
     try:
@@ -129,14 +134,14 @@ def test_an_interrupted_release_leaves_nothing(place: Path, tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-def test_a_release_is_never_written_over(place: Path, tmp_path: Path) -> None:
+def test_an_existing_release_is_never_overwritten(place: Path, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     made = run(place, tmp_path / "kept", place / "key")
     assert made.returncode == 1
     assert "is there already" in made.stderr
 
 
-def test_without_a_usable_key_nothing_is_left(place: Path, tmp_path: Path) -> None:
+def test_a_release_without_a_usable_key_fails_and_leaves_nothing(place: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("no key")
     broken.chmod(0o600)

@@ -1,4 +1,4 @@
-"""The operator's kit by other people's programs: promtool and systemd-analyze."""
+"""Third-party programs check the operator's kit: promtool and systemd-analyze."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_alerts_are_raised_by_recorded_series() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EXPOSURE))
-def test_units_are_understood_and_hardened(name: str, tmp_path: Path) -> None:
+def test_systemd_analyze_finds_each_unit_valid_and_hardened(name: str, tmp_path: Path) -> None:
     text = (DEPLOY / "systemd" / name).read_text()
     program = shutil.which("sluice", path=str(Path(sys.executable).parent))
     assert program is not None
@@ -50,7 +50,7 @@ def test_units_are_understood_and_hardened(name: str, tmp_path: Path) -> None:
     )
 
 
-def test_every_unit_is_checked() -> None:
+def test_every_unit_has_an_expected_exposure() -> None:
     assert {path.name for path in (DEPLOY / "systemd").glob("*.service")} == set(EXPOSURE)
 
 

@@ -74,14 +74,14 @@ USERS = {
 
 @dataclass(frozen=True)
 class Ceph:
-    """Its S3 and STS.
+    """The S3 and STS endpoints of a Ceph.
 
     Attributes:
-        url: of both.
-        authority: a file with the authority of its certificate.
-        access_key: of the operator, who may make providers, roles and buckets.
-        secret_key: likewise.
-        log: of the gateway.
+        url: URL of both.
+        authority: file with the certificate of the CA that signed the server's certificate.
+        access_key: access key of the operator, who may create providers, roles and buckets.
+        secret_key: secret key of the operator.
+        log: log file of the RADOS Gateway.
     """
 
     url: str
@@ -91,7 +91,7 @@ class Ceph:
     log: Path
 
     def operate(self, **wishes: Any) -> Any:
-        """What :mod:`ceph_operator` answers to these wishes."""
+        """Run :mod:`ceph_operator` with ``wishes``; return its answer."""
         told = {
             "url": self.url,
             "ca": str(self.authority),
@@ -114,7 +114,10 @@ class Ceph:
 
 @contextlib.contextmanager
 def ceph(authority: trustme.CA, name: str, gateway: int, trusts: Path) -> Iterator[Ceph]:
-    """A Ceph whose S3 is ``name`` at the port ``gateway``; its HTTP client trusts the authorities in ``trusts``."""
+    """Run a Ceph whose S3 is ``name`` at port ``gateway``.
+
+    Its HTTP client trusts the authorities in ``trusts``.
+    """
     monitor, cluster = free_port(), str(uuid.uuid4())
     found = next(UNPACKED.glob("usr/lib/*-linux-gnu/rados-classes"), None)
     where = found.parent if found is not None else next(Path("/usr/lib").glob("*-linux-gnu/rados-classes")).parent

@@ -1,6 +1,7 @@
-"""What an operator of Ceph does, with boto3. In: a JSON document on standard input; out: another one.
+"""Do what an operator of Ceph does, with boto3.
 
-Names of the test resolve here as they do for its jobs: all to one address.
+Reads a JSON document from standard input, and prints another one. The hostname in the S3 URL resolves to
+the given address, as it does for the test's jobs.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ def client(told: dict[str, Any], service: str) -> Any:
 
 
 def document(statement: dict[str, Any]) -> str:
-    """A policy; without spaces, which this Ceph reads as plus signs."""
+    """Return a policy document without spaces, which this Ceph would read as plus signs."""
     return json.dumps({"Version": "2012-10-17", "Statement": [statement]}, separators=(",", ":"))
 
 
 def federate(told: dict[str, Any]) -> str:
-    """A provider, a bucket, and for each audience a role that may write to the bucket."""
+    """Create a provider, a bucket, and for each audience a role that may write to the bucket."""
     issuer, audiences = told["issuer"], told["audiences"]
     iam, host = client(told, "iam"), issuer.removeprefix("https://")
     iam.create_open_id_connect_provider(Url=issuer, ClientIDList=audiences, ThumbprintList=told["thumbprints"])
@@ -64,7 +65,7 @@ def federate(told: dict[str, Any]) -> str:
 
 
 def assume(told: dict[str, Any]) -> str:
-    """What becomes of somebody who has a token: ``taken``, or the status."""
+    """Try to assume a role with a token; return ``taken`` or the refusal with its HTTP status."""
     wanted = told["assume"]
     try:
         client(told, "sts").assume_role_with_web_identity(

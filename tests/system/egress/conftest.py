@@ -22,7 +22,7 @@ PLACE = "127.0.0.9"
 
 
 def rules(port: int, *names: str) -> str:
-    """A rule for ``port`` of these names."""
+    """Return an egress rule that allows ``port`` of ``names``."""
     to = json.dumps([f"{name}:{port}" for name in names])
     return f'\n[[egress]]\nto = {to}\nusers = ["*"]\nprotocol = "tcp"\naddresses = ["127.0.0.0/8"]\n'
 
@@ -37,7 +37,7 @@ def write_policy(home: Path, egress: str) -> None:
 
 @pytest.fixture
 def names() -> Iterator[str]:
-    """The address of a DNS server that knows both names."""
+    """Provide the address of a DNS server that knows the allowed and the refused name."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -60,7 +60,7 @@ def names() -> Iterator[str]:
 
 @dataclass
 class Server:
-    """Says hello, and keeps connections open."""
+    """A server that sends ``hello`` to each client, and keeps connections open."""
 
     port: int
     open: list[socket.socket] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """One that listens."""
+    """Provide a listening server."""
     listening = socket.create_server((PLACE, 0))
     made = Server(listening.getsockname()[1])
 

@@ -1,4 +1,7 @@
-"""A job that proves who it is to others with its tokens, with unchanged clients. Arguments: a JSON document."""
+"""A job that authenticates to other services with its tokens, using unchanged clients.
+
+Arguments: the directory shared with the test, and the name of a series of steps.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ SECONDS = 60
 
 
 def session(told: dict[str, Any]) -> Any:
-    """boto3, told where S3 and STS are as its users do; role and token it finds by itself."""
+    """Return a boto3 session; it finds role and token by itself.
+
+    The environment tells it where S3 and STS are, as users of boto3 do.
+    """
     sys.path.append(told["packages"])
     os.environ |= {
         "AWS_ENDPOINT_URL": told["s3"],
@@ -62,7 +68,7 @@ def by_boto3_in_executors(told: dict[str, Any]) -> str:
 
 
 def by_pyarrow(told: dict[str, Any]) -> str:
-    """A Parquet data set, with what boto3 got for the role."""
+    """Write and read a Parquet data set with the credentials that boto3 got for the role."""
     got = session(told).get_credentials().get_frozen_credentials()
     place = urlsplit(told["s3"])
     connect: Any = fs.S3FileSystem  # its types are of an older version
@@ -84,7 +90,7 @@ def by_pyarrow(told: dict[str, Any]) -> str:
 
 
 def assumed(told: dict[str, Any], audience: str, role: str) -> str:
-    """What STS answers to a token for ``audience`` that wants ``role``."""
+    """Try to assume ``role`` with the token for ``audience``; return STS's answer."""
     client = session(told).client("sts")
     try:
         client.assume_role_with_web_identity(
@@ -96,7 +102,7 @@ def assumed(told: dict[str, Any], audience: str, role: str) -> str:
 
 
 def roles(told: dict[str, Any]) -> str:
-    """Which role each token takes: its own."""
+    """Try each token with each role; each token may take only its own."""
     return json.dumps(
         {
             f"{audience} {role}": assumed(told, audience, role)
@@ -107,7 +113,10 @@ def roles(told: dict[str, Any]) -> str:
 
 
 def workload_api(told: dict[str, Any]) -> str:
-    """What the socket gives: tokens of this process alone, for audiences of the policy alone."""
+    """Ask the Workload API socket for tokens.
+
+    It gives only tokens of this process, and only for audiences in the policy.
+    """
 
     def asked(audience: str, subject: str = "") -> str:
         with WorkloadApiClient() as client:
@@ -120,7 +129,7 @@ def workload_api(told: dict[str, Any]) -> str:
 
 
 def service(told: dict[str, Any]) -> str:
-    """What a service behind an Envoy that verifies tokens answers to each."""
+    """Return the answers to several tokens from a service behind an Envoy that verifies tokens."""
 
     def answer(headers: dict[str, str]) -> str:
         got = requests.get(told["service"], headers=headers, timeout=SECONDS, verify=told["ca"])
@@ -137,7 +146,7 @@ def service(told: dict[str, Any]) -> str:
 
 
 def stolen(told: dict[str, Any]) -> str:
-    """Somebody takes a copy of a token, which is good as long as it lives."""
+    """Copy a token to a shared file, as a thief would; the copy is valid as long as the token."""
     target = Path(told["shared"]) / "stolen"
     target.write_text(token("s3-reports"))
     target.chmod(0o644)
@@ -151,7 +160,7 @@ STEPS: dict[str, tuple[Callable[[dict[str, Any]], str], ...]] = {
 
 
 def main() -> None:
-    """Wait until the test says whom there is to talk to; then one line of JSON for each step."""
+    """Wait until the test has written the settings; then print a line of JSON for each step."""
     shared, which = Path(sys.argv[1]), sys.argv[2]
     while not (shared / "told").exists():
         time.sleep(0.1)

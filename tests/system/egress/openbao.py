@@ -22,7 +22,7 @@ SECONDS = 30
 
 @dataclass
 class OpenBao:
-    """The operator's side of it."""
+    """An operator's client of OpenBao."""
 
     url: str
     context: ssl.SSLContext
@@ -51,7 +51,7 @@ class OpenBao:
 
 @contextlib.contextmanager
 def openbao(authority: trustme.CA, name: str, port: int) -> Iterator[OpenBao]:
-    """One at ``name`` and ``port``, with nothing in it."""
+    """Run an empty OpenBao at ``name`` and ``port``."""
     with temporary("bao") as directory:
         certificate = Certificate.issue(authority, directory, name, ADDRESS)
         listener = {

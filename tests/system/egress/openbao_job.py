@@ -19,7 +19,7 @@ def token(name: str) -> str:
 
 
 def main() -> None:
-    """Wait until OpenBao is set up; then a line of JSON with what each attempt gave."""
+    """Wait until OpenBao is set up; then print a line of JSON with the result of each attempt."""
     shared, url = Path(sys.argv[1]), sys.argv[2]
     while not (shared / "ca.pem").exists():
         time.sleep(0.1)

@@ -1,4 +1,7 @@
-"""Real servers on loopback that jobs connect to: unpacked from packages, each a process that ends with its block."""
+"""Real servers on loopback for jobs to connect to.
+
+They come from unpacked packages; each is a process that ends with its ``with`` block.
+"""
 
 from __future__ import annotations
 
@@ -32,24 +35,24 @@ ADDRESS = "127.0.71.1"
 
 
 def fetched() -> None:
-    """Have :data:`UNPACKED`."""
+    """Fetch the packages, so that :data:`UNPACKED` exists."""
     done = subprocess.run([ROOT / "scripts" / "get-egress-programs"], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def program(path: str) -> str:
-    """Where a program of the packages is: installed, or unpacked."""
+    """Return the path of a program: the installed one, or else the unpacked one."""
     return path if Path(path).exists() else str(UNPACKED / path.removeprefix("/"))
 
 
 def libraries() -> str:
-    """``LD_LIBRARY_PATH`` for them."""
+    """Return the ``LD_LIBRARY_PATH`` for the unpacked programs."""
     found = [*UNPACKED.glob("usr/lib/*-linux-gnu"), *UNPACKED.glob("lib/*-linux-gnu")]
     return ":".join(str(path) for each in found for path in (each, each / "ceph") if path.is_dir())
 
 
 def accepts(port: int) -> bool:
-    """Whether somebody listens at it."""
+    """Return whether a server listens on ``port``."""
     with contextlib.suppress(OSError), socket.create_connection((ADDRESS, port), timeout=1):
         return True
     return False
@@ -57,14 +60,14 @@ def accepts(port: int) -> bool:
 
 @dataclass
 class Certificate:
-    """Files of a server's certificate."""
+    """The files of a server's certificate and its key."""
 
     chain: Path
     key: Path
 
     @classmethod
     def issue(cls, authority: trustme.CA, directory: Path, *names: str) -> Certificate:
-        """For ``names``, in ``directory``."""
+        """Issue a certificate for ``names``, and write it to ``directory``."""
         made = cls(directory / "cert.pem", directory / "key.pem")
         issued = authority.issue_cert(*names)
         made.chain.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
@@ -93,7 +96,10 @@ def server(
     environment: Mapping[str, str] | None = None,
     shown: Mapping[Path, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that listens at ``port``; it ends with the test's process. ``shown``: files in other files' places."""
+    """Run a program that listens on ``port``; it ends with the test's process at the latest.
+
+    ``shown`` maps files to the paths at which the program sees them.
+    """
     binds = [each for source, place in (shown or {}).items() for each in ("--ro-bind", str(source), place)]
     command = (bwrap_path(), "--die-with-parent", "--dev-bind", "/", "/", *binds, "--", *argv)
     known = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": str(log.parent)}
@@ -117,7 +123,7 @@ def server(
 
 @contextlib.contextmanager
 def name_service(*names: str) -> Iterator[str]:
-    """A DNS server that knows ``names`` at :data:`ADDRESS`; its own address."""
+    """Run a DNS server that resolves ``names`` to :data:`ADDRESS`; yield the server's address."""
     made: list[NameServer] = []
     ready, stop = threading.Event(), threading.Event()
 
@@ -135,7 +141,7 @@ def name_service(*names: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def in_thread(serve: Callable[[], object], stop: threading.Event) -> Iterator[None]:
-    """``serve`` in an event loop of its own, until ``stop``."""
+    """Run ``serve`` in a thread with its own event loop until the block ends; then set ``stop``."""
     thread = threading.Thread(target=lambda: asyncio.run(serve()))  # type: ignore[arg-type]
     thread.start()
     try:
@@ -147,7 +153,7 @@ def in_thread(serve: Callable[[], object], stop: threading.Event) -> Iterator[No
 
 @contextlib.contextmanager
 def postgresql(authority: trustme.CA, name: str) -> Iterator[int]:
-    """A real PostgreSQL that takes connections with TLS alone; its port."""
+    """Run a real PostgreSQL that accepts only TLS connections; yield its port."""
     binaries = POSTGRESQL if POSTGRESQL.exists() else UNPACKED / str(POSTGRESQL).removeprefix("/")
     user = NOBODY if os.geteuid() == 0 else None  # it refuses to run as root
     port = free_port()
@@ -181,7 +187,10 @@ def postgresql(authority: trustme.CA, name: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def nats(authority: trustme.CA, name: str) -> Iterator[int]:
-    """A real NATS server, which greets in plain text and then wants TLS, also of the client; its port."""
+    """Run a real NATS server; yield its port.
+
+    It greets in plain text, and then requires TLS of its clients, too.
+    """
     port = free_port()
     with temporary("nats") as directory:
         certificate = Certificate.issue(authority, directory, name)

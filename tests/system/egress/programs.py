@@ -65,7 +65,7 @@ def by_psql(told: dict[str, Any]) -> str:
 
 
 def by_jdbc(told: dict[str, Any]) -> str:
-    """In the driver's JVM, by the driver of a jar of the job's own."""
+    """Query the database from the driver's JVM, with a JDBC driver from the job's own jar."""
     host, port = told["database"]
     spark = SparkSession.builder.getOrCreate()
     jvm, gateway = spark._jvm, spark.sparkContext._gateway
@@ -147,7 +147,7 @@ PROGRAMS = (
 
 
 def main() -> None:
-    """Run all; one line of JSON each."""
+    """Run all programs; print one line of JSON for each."""
     told = json.loads(sys.argv[1])
     authority = Path(told["shared"]) / "ca.pem"
     told["ca"] = str(authority)

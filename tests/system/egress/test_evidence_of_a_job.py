@@ -1,4 +1,7 @@
-"""A real job connects, is refused, and loses an open connection when the policy changes; everybody is told."""
+"""A real job connects, is refused, and loses an open connection when the policy changes.
+
+Everybody concerned is told.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,9 @@ def cluster(tmp_path: Path, names: str, server: Server) -> Iterator[LocalCluster
     running.sluice("down")
 
 
-def test_evidence_of_a_job_from_its_box_to_the_audit_log(cluster: LocalCluster, server: Server, tmp_path: Path) -> None:
+def test_connections_of_a_job_are_reported_by_every_interface_and_the_audit_log(
+    cluster: LocalCluster, server: Server, tmp_path: Path
+) -> None:
     pipeline = tmp_path / "connects.py"
     pipeline.write_text(JOB)
     job_id = cluster.submit(pipeline, str(server.port))

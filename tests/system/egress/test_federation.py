@@ -1,4 +1,7 @@
-"""Jobs prove who they are to a real Ceph (S3 and STS) and to a real Envoy that verifies tokens: as themselves alone."""
+"""Jobs authenticate to a real Ceph (S3 and STS) and to a real Envoy that verifies tokens.
+
+They can do so only as themselves.
+"""
 
 from __future__ import annotations
 
@@ -86,13 +89,13 @@ class World:
     service_port: int
 
     def submit(self, which: str, *options: str) -> str:
-        """A job that waits until :meth:`tell`."""
+        """Submit a job that waits until :meth:`tell` is called; return its id."""
         done = self.cluster.sluice("submit", str(PIPELINE), *options, "--", str(self.cluster.shared), which)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     def tell(self) -> None:
-        """Let jobs begin."""
+        """Write the settings that jobs wait for."""
         shared = self.cluster.shared
         self.authority.cert_pem.write_to_path(shared / "ca.pem")
         (shared / "ca.pem").chmod(0o644)
@@ -107,7 +110,7 @@ class World:
         staged.rename(shared / "told")
 
     def results(self, job_id: str) -> dict[str, Any]:
-        """What each step of a job that has ended said."""
+        """Wait for the end of a job; return the result or error of each step."""
         job = self.cluster.wait_for_state(job_id, "FINISHED", "FAILED", "CANCELED", seconds=300)
         log = self.cluster.sluice("jobs", "logs", job_id, "--source", "driver.stdout").stdout
         assert job["state"] == "FINISHED", (job.get("failure"), log)
@@ -146,7 +149,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def published(url: str, authority: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The discovery document, and the keys to which it leads."""
+    """Return the discovery document, and the keys from its ``jwks_uri``."""
     context = ssl.create_default_context(cafile=authority)
 
     def get(address: str) -> Any:
@@ -157,7 +160,7 @@ def published(url: str, authority: Path) -> tuple[dict[str, Any], list[dict[str,
     return discovery, get(discovery["jwks_uri"])["keys"]
 
 
-def test_jobs_take_roles_with_their_tokens_and_nothing_else(world: World) -> None:
+def test_jobs_take_only_the_roles_that_their_identity_tokens_allow(world: World) -> None:
     files = [f"{name}={name}" for name in ("s3-reports", "payroll", "unregistered", "api")]
     tokens = [each for file in files for each in ("--identity-token", file)]
     job_id = world.submit("owner", *tokens, "--aws-role-arn", "arn:aws:iam:::role/s3-reports")
@@ -210,7 +213,7 @@ def test_jobs_take_roles_with_their_tokens_and_nothing_else(world: World) -> Non
     assert claims["sluice"] == {"job": job_id, "owner": "tester"}
 
 
-def test_a_token_that_the_policy_does_not_give_is_not_there(world: World) -> None:
+def test_a_job_that_asks_for_an_identity_token_outside_the_policy_fails(world: World) -> None:
     job_id = world.submit("other", "--identity-token", "not-in-policy=x")
     job = world.cluster.wait_for_state(job_id, "FAILED", "FINISHED", seconds=200)
     assert job["state"] == "FAILED"

@@ -1,4 +1,7 @@
-"""Small clusters: connections outlive their leader, audit mode lets through and records, off is asked for by name."""
+"""The modes of egress control on small clusters.
+
+Connections outlive their leader, audit mode allows and records, and off must be set explicitly.
+"""
 
 from __future__ import annotations
 
@@ -74,12 +77,12 @@ def printed(cluster: LocalCluster, job_id: str) -> str:
 
 
 def rows(cluster: LocalCluster, job_id: str) -> dict[str, dict[str, Any]]:
-    """Connections out, by host."""
+    """Return a job's outgoing connections by host."""
     return {each["host"]: each for each in cluster.json("jobs", "connections", job_id)["egress"]}
 
 
 def records(cluster: LocalCluster, job_id: str) -> list[dict[str, Any]]:
-    """Of the audit log."""
+    """Return the egress records of a job from the audit log."""
     lines = cluster.sluice("audit-log", "tail", "-n", "10000", "--operation", "egress.*", "--json").stdout
     return [each for each in map(json.loads, lines.splitlines()) if each["credential"] == job_id]
 
@@ -127,9 +130,7 @@ def test_connections_and_rows_outlive_a_change_of_leader(start: Start, server: S
     assert cluster.json("audit-log", "verify")["verified"] is True
 
 
-def test_rows_of_connections_that_end_with_the_taskmanager_are_told(
-    start: Start, server: Server, tmp_path: Path
-) -> None:
+def test_connections_that_end_with_the_taskmanager_are_reported(start: Start, server: Server, tmp_path: Path) -> None:
     cluster = start('mode = "enforce"')
     job_id = submitted(cluster, server, ALLOWED, tmp_path)
     assert cluster.sluice("down").returncode == 0
@@ -146,7 +147,7 @@ def start_again(cluster: LocalCluster) -> LocalCluster:
     return start_cluster(cluster.home)
 
 
-def test_audit_lets_through_and_records(start: Start, server: Server, tmp_path: Path) -> None:
+def test_audit_mode_allows_a_connection_and_records_it(start: Start, server: Server, tmp_path: Path) -> None:
     cluster = start('mode = "audit"')
     job_id = submitted(cluster, server, REFUSED, tmp_path)
     assert f"FOUND {REFUSED}" in printed(cluster, job_id)
@@ -164,7 +165,9 @@ def test_audit_lets_through_and_records(start: Start, server: Server, tmp_path: 
     assert decision["reason"] == "audit: would be refused: no rule allows it"
 
 
-def test_off_is_asked_for_by_name_and_said_plainly(start: Start, server: Server, tmp_path: Path) -> None:
+def test_mode_off_allows_everything_records_nothing_and_is_shown_in_the_status(
+    start: Start, server: Server, tmp_path: Path
+) -> None:
     cluster = start('mode = "off"')
     job_id = submitted(cluster, server, "127.0.0.9", tmp_path)
     assert "egress" in cluster.sluice("status").stdout.lower()

@@ -82,7 +82,7 @@ class World:
     authority: trustme.CA
 
     def submit(self) -> str:
-        """A job that begins at once."""
+        """Submit a job that starts at once; return its id."""
         self.authority.cert_pem.write_to_path(self.cluster.shared / "ca.pem")
         (self.cluster.shared / "ca.pem").chmod(0o644)
         tokens = [each for name in ("openbao", "api") for each in ("--identity-token", f"{name}={name}")]
@@ -116,7 +116,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def set_up(bao: OpenBao, issuer: str, roots: str) -> None:
-    """As docs/howto/federate-jobs-with-s3.md says."""
+    """Configure OpenBao as docs/howto/federate-jobs-with-s3.md describes."""
     bao.do("POST", "sys/mounts/secret", {"type": "kv", "options": {"version": "2"}})
     for name in ("reports", "payroll"):
         bao.do("POST", f"secret/data/{name}", {"data": {"password": f"of {name}"}})
@@ -139,7 +139,7 @@ def set_up(bao: OpenBao, issuer: str, roots: str) -> None:
 
 @pytest.fixture
 def issuer(tmp_path: Path) -> Iterator[tuple[LocalJwtAuthority, str, trustme.CA]]:
-    """An authority whose documents are published as the gateway publishes them, by a server of the test."""
+    """Provide a token authority whose documents a server of the test publishes as the gateway does."""
     authority, port = trustme.CA(), free_port("127.0.0.1")
     url = f"https://localhost:{port}"
     signing = LocalJwtAuthority(tmp_path, "bao.test", utc_now, issuer=url)
@@ -154,7 +154,7 @@ def issuer(tmp_path: Path) -> Iterator[tuple[LocalJwtAuthority, str, trustme.CA]
             self.wfile.write(documents[self.path])
 
         def log_message(self, *_: object) -> None:
-            """Nowhere."""
+            """Discard log messages."""
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -168,7 +168,7 @@ def issuer(tmp_path: Path) -> Iterator[tuple[LocalJwtAuthority, str, trustme.CA]
         thread.join()
 
 
-def test_openbao_verifies_tokens_by_the_published_documents(
+def test_openbao_verifies_tokens_with_the_published_documents(
     issuer: tuple[LocalJwtAuthority, str, trustme.CA],
 ) -> None:
     fetched()
@@ -202,7 +202,7 @@ def test_openbao_verifies_tokens_by_the_published_documents(
 
 
 @pytest.mark.cluster
-def test_a_job_logs_in_as_itself_and_gets_what_its_owner_may(world: World) -> None:
+def test_a_job_logs_in_as_itself_and_reads_what_its_owner_may_read(world: World) -> None:
     job_id = world.submit()
     job = world.cluster.wait_for_state(job_id, "FINISHED", "FAILED", seconds=300)
     log = world.cluster.sluice("jobs", "logs", job_id, "--source", "driver.stdout").stdout

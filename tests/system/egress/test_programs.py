@@ -103,7 +103,7 @@ def example_wheel() -> tuple[str, bytes]:
 
 
 async def web_server(authority: trustme.CA) -> web.AppRunner:
-    """HTTPS for ``api.test``, and a package index (PEP 503) for ``index.test``."""
+    """Start an HTTPS server for ``api.test`` and for ``index.test``, a package index (PEP 503)."""
     name, data = example_wheel()
     digest = hashlib.sha256(data).hexdigest()
 
@@ -132,7 +132,7 @@ async def web_server(authority: trustme.CA) -> web.AppRunner:
 
 @contextlib.contextmanager
 def web_service(authority: trustme.CA) -> Iterator[int]:
-    """That server; its port."""
+    """Run the server of :func:`web_server` in a thread; yield its port."""
     ports: list[int] = []
     ready, stop = threading.Event(), threading.Event()
 
@@ -180,7 +180,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, outside: Outside) -> Itera
     running.sluice("down")
 
 
-def test_real_programs_reach_what_the_policy_allows(cluster: LocalCluster, outside: Outside) -> None:
+def test_real_programs_reach_the_servers_that_the_policy_allows(cluster: LocalCluster, outside: Outside) -> None:
     outside.authority.cert_pem.write_to_path(cluster.shared / "ca.pem")
     (cluster.shared / "ca.pem").chmod(0o644)
     told = {

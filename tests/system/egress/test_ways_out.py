@@ -49,7 +49,7 @@ Wanted = Callable[[Record], bool]
 
 @dataclass
 class Outside:
-    """Servers, and what has reached them though it must not."""
+    """External servers, and what has reached them; forbidden requests must not."""
 
     authority: trustme.CA = field(default_factory=trustme.CA)
     heard: list[str] = field(default_factory=list)
@@ -134,19 +134,19 @@ def cluster(tmp_path: Path, outside: Outside) -> Iterator[LocalCluster]:
 
 
 def at_the_box(method: str, path: str) -> Wanted:
-    """The row of the process beside the box."""
+    """Match the denial that the process beside the box records."""
     return lambda told: (told["event"], told["decision"], told["method"], told["path"]) == (
         "egress", "deny", method, path
     )  # fmt: skip
 
 
 def decided(path: str) -> Wanted:
-    """The decision of the auth service, which Envoy has asked."""
+    """Match the denial by the auth service, which Envoy has asked."""
     return lambda told: (told["event"], told["decision"], told["path"]) == ("decision", "deny", path)
 
 
 def in_the_tunnel(path: str, shown: str) -> Wanted:
-    """Envoy's line about what was said in a tunnel that was allowed, with the name that the job has shown."""
+    """Match Envoy's record of the traffic in an allowed tunnel, with the server name that the job sent."""
     return lambda told: (
         (told["event"], told["path"]) == ("traffic", path)
         and (told["decision"] == "deny" or "rbac" in told["reason"])
@@ -165,7 +165,7 @@ SHOWN = {
 
 
 def evidence(outside: Outside) -> dict[str, Wanted]:
-    """What the audit log must have of each way."""
+    """Return for each way out the record that the audit log must contain."""
     found: dict[str, Wanted] = {}
     for name, (family, _, protocol) in SOCKETS.items():
         found[f"socket: {name}"] = lambda told, family=family, protocol=protocol: (  # type: ignore[misc]  # two values
@@ -216,7 +216,7 @@ def evidence(outside: Outside) -> dict[str, Wanted]:
     return found
 
 
-def test_no_way_leads_out_and_each_is_in_the_audit_log(cluster: LocalCluster, outside: Outside) -> None:
+def test_every_way_out_is_blocked_and_each_attempt_is_in_the_audit_log(cluster: LocalCluster, outside: Outside) -> None:
     authority = cluster.shared / "ca.pem"
     outside.authority.cert_pem.write_to_path(authority)
     authority.chmod(0o644)

@@ -1,6 +1,7 @@
-"""A real Envoy in front of a service that verifies tokens of jobs by itself: key, issuer, audience and subject.
+"""A service behind a real Envoy that verifies jobs' tokens: key, issuer, audience and subject.
 
-Its configuration is nobody's of ours. Its JWT library (Google's jwt_verify_lib) has nothing in common with ours.
+Its configuration shares nothing with ours. Its JWT library (Google's jwt_verify_lib) has nothing in common
+with ours.
 """
 
 from __future__ import annotations
@@ -126,7 +127,10 @@ def _configuration(
 def verifying_service(
     authority: trustme.CA, name: str, port: int, *, issuer: str, trusts: Path, audience: str, subject: str
 ) -> Iterator[None]:
-    """HTTPS at ``name`` and ``port`` for whoever brings a token of ``subject`` for ``audience``."""
+    """Run an HTTPS service at ``name`` and ``port`` that requires a token.
+
+    The token must be for ``audience`` and name ``subject``.
+    """
     with temporary("envoy") as directory:
         certificate = Certificate.issue(authority, directory, name)
         configuration = _configuration(certificate, port, issuer, trusts, _filters(issuer, audience, subject))

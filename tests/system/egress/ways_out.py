@@ -1,6 +1,6 @@
-"""Every way out of a box that a job's Python can try, from one driver. Argument: a JSON document.
+"""Try from one driver every way out of a box that a job's Python has. Argument: a JSON document.
 
-Each line that it prints is a way: its name, and what came of it. ``reached`` is what must not be.
+Each line of output has the name of a way and its result. ``reached`` must not occur.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ UNIX = {
 
 
 def reached(client: socket.socket, said: bytes = b"hello\n") -> str:
-    """Say something, and hear whether anybody answers."""
+    """Send ``said``; return whether anybody answers."""
     client.settimeout(SECONDS)
     client.sendall(said)
     return "reached" if client.recv(200) else "closed"
@@ -140,7 +140,7 @@ def first_write() -> str:
 
 
 def by_tls(host: str, port: int, server_name: str | None, authority: str) -> str:
-    """TLS that shows ``server_name`` through a connection to an allowed host."""
+    """Connect to an allowed host, and send ``server_name`` in the TLS handshake."""
     context = ssl.create_default_context(cafile=authority)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -152,7 +152,7 @@ def by_tls(host: str, port: int, server_name: str | None, authority: str) -> str
 
 
 def bound_again(host: str, port: int, authority: str) -> str:
-    """First it leads to an allowed address, then to another one."""
+    """Connect twice to a name that resolves first to an allowed address, then to another one."""
     # An answer says that the first was resolved: a connection that is closed at once may be given up before that.
     if (first := by_tls(host, port, host, authority)) != "reached":
         return f"not even the first: {first}"
@@ -169,7 +169,7 @@ def by_http(host: str, port: int, head: str) -> str:
 
 
 def kept(host: str, port: int) -> str:
-    """A connection that is allowed, until the policy changes."""
+    """Hold an allowed connection open until the policy changes."""
     with socket.create_connection((host, port), SECONDS) as client:
         client.settimeout(120)
         client.sendall(b"hello\n")
@@ -183,7 +183,7 @@ def kept(host: str, port: int) -> str:
 
 
 def ways(told: dict[str, Any]) -> dict[str, Callable[[], str]]:
-    """All, by name."""
+    """Return all ways out, by name."""
     tls, plain, ca = told["tls"], told["plain"], told["ca"]
     found: dict[str, Callable[[], str]] = {}
     for name, three in SOCKETS.items():
@@ -240,7 +240,7 @@ def ways(told: dict[str, Any]) -> dict[str, Callable[[], str]]:
 
 
 def main() -> None:
-    """Try all."""
+    """Try all ways out; print a line for each."""
     told = json.loads(sys.argv[1])
     for name, way in ways(told).items():
         try:

@@ -22,7 +22,7 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass
 class Answer:
-    """What came on one stream; status 0: it was reset, or its connection was closed."""
+    """What was received on one stream; status 0 means a reset stream or a closed connection."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Http3(QuicConnectionProtocol):
         host: str = "localhost",
         body: bytes = b"",
     ) -> Answer:
-        """A request with the headers that every client sends, and ``more``."""
+        """Send a request with the headers that every client sends, and ``more``."""
         headers = [(":method", method), (":scheme", "https"), (":authority", host), (":path", path), *more]
         if token:
             headers.append(("authorization", f"Bearer {token}"))
@@ -103,9 +103,9 @@ async def http3(
     name: str = "localhost",
     anchors: bytes | None = None,
 ) -> AsyncIterator[Http3]:
-    """A connection to ``gateway``; tickets that it gives are put into ``tickets``.
+    """Connect to ``gateway``; session tickets from it are appended to ``tickets``.
 
-    Only certificates for ``name`` are accepted, signed by ``anchors``; None: by the site's authorities.
+    The client accepts only certificates for ``name`` issued by ``anchors``; None means the site's authorities.
     """
     if anchors is None:
         # A chain up to its end is what this client verifies: all authorities of the site are its anchors.

@@ -46,7 +46,7 @@ asyncio.run(run(Home.at(Path(home)), msgspec.json.decode(config, type=GatewayCon
 
 
 class Member:
-    """One of the processes."""
+    """A process that runs an auth service or an Envoy."""
 
     def __init__(self, role: str, name: str, home: Home, config: GatewayConfig, ready: Path) -> None:
         self.name = name
@@ -72,7 +72,7 @@ class Member:
         assert process.poll() is None, self._log.read_text()[-3000:]
 
     def kill(self) -> None:
-        """``kill -9``, and wait until it is gone: of Envoy the proxy itself."""
+        """Kill with ``kill -9``, and wait for the end; of an Envoy member, kill the proxy itself."""
         assert self.process is not None
         children = psutil.Process(self.process.pid).children()
         proxies = [each for each in children if "envoy" in each.name()]
@@ -82,7 +82,7 @@ class Member:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """It hangs within the block."""
+        """Suspend the process within the block, so that it hangs."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         try:
@@ -97,7 +97,10 @@ class Member:
 
 
 class ReplicatedGateway(Gateway):
-    """Clients connect to one port, and get whichever Envoy the kernel picks; each Envoy asks either auth service."""
+    """A gateway with two Envoys and two auth services.
+
+    Clients connect to one port, and the kernel picks an Envoy. Each Envoy asks either auth service.
+    """
 
     def __init__(self, home: Home, authority: EdgeAuthority, loop: BackgroundLoop, config: GatewayConfig) -> None:
         super().__init__(home, authority, loop, config)
@@ -135,7 +138,10 @@ async def _ask_connections(socket: Path) -> int:
 
 
 class Load:
-    """Clients that ask all the time; tells requests that were refused from connections that broke."""
+    """Clients that send requests all the time.
+
+    Counts refused requests apart from broken connections.
+    """
 
     def __init__(self, gateway: Gateway, requests: list[Callable[[], bytes]], *, per_connection: int = 40) -> None:
         self._gateway = gateway
@@ -162,7 +168,7 @@ class Load:
                 thread.join()
 
     def more(self, requests: int) -> None:
-        """Wait until so many more were answered."""
+        """Wait until ``requests`` more requests were answered."""
         goal = self.answered + requests
         eventually(lambda: self.answered >= goal or self.refused, "the clients stand still")
 
@@ -178,7 +184,7 @@ class Load:
                     self.broken.append(repr(error))
 
     def _ask(self, connection: ssl.SSLSocket, request: bytes) -> bool:
-        """Ask once; whether the connection ends."""
+        """Send a request; return whether the connection ends."""
         began = time.monotonic()
         connection.sendall(request)
         reply = self._gateway.read(connection)

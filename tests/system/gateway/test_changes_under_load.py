@@ -1,4 +1,7 @@
-"""Certificates, policy, token keys and revocations change under load, and the xDS server restarts: nobody notices."""
+"""Under load, certificates, policy, token keys and revocations change and the xDS server restarts.
+
+No request fails.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ allow = ["*"]
 
 
 class Load:
-    """Clients that ask without a pause, on connections that they renew; remembers what failed."""
+    """Clients that send requests without a pause and renew their connections; records failures."""
 
     def __init__(self, gateway: Gateway, credential: str) -> None:
         self._gateway = gateway
@@ -81,7 +84,10 @@ class Load:
 def under_load(
     gateway: Gateway, credential: str, changes: Sequence[Callable[[int], object]], *, restarts: bool = False
 ) -> None:
-    """Make ``changes`` in turn until enough requests with ``credential`` were answered, all of them with 200."""
+    """Make ``changes`` in turn until enough requests with ``credential`` were answered.
+
+    All of them must be answered with 200.
+    """
     number, deadline = 0, time.monotonic() + DEADLINE_SECONDS
     with Load(gateway, credential) as load:
         while load.answered < REQUESTS and not load.failures:
@@ -98,7 +104,9 @@ def under_load(
     assert number >= len(changes) * 3
 
 
-def test_no_request_fails_while_everything_changes(running_gateway: Gateway) -> None:
+def test_no_request_fails_while_certificates_keys_and_revocations_change_and_xds_restarts(
+    running_gateway: Gateway,
+) -> None:
     gateway = running_gateway
     text, _ = access_token_of(gateway, "viewer")
     keys, revocations = AccessTokenKeys.of(gateway.home), Revocations.of(gateway.home)
@@ -110,8 +118,8 @@ def test_no_request_fails_while_everything_changes(running_gateway: Gateway) -> 
     under_load(gateway, text, changes, restarts=True)
 
 
-def test_envoy_follows_the_server_after_it_was_away(running_gateway: Gateway) -> None:
-    """What was revoked meanwhile counts within a second of its return."""
+def test_envoy_follows_the_xds_server_after_the_server_was_away(running_gateway: Gateway) -> None:
+    """A revocation made meanwhile takes effect within five seconds of the server's return."""
     gateway = running_gateway
     text, made = access_token_of(gateway, "viewer", "away", "away-1")
     gateway.stop_auth()
@@ -124,7 +132,7 @@ def test_envoy_follows_the_server_after_it_was_away(running_gateway: Gateway) ->
 
 
 def test_no_request_fails_while_the_policy_changes(running_gateway: Gateway) -> None:
-    """Envoy asks about access tokens that were made under another policy, so the auth service stays up here."""
+    """Envoy asks about access tokens made under another policy, so here the auth service stays up."""
     gateway = running_gateway
     text, _ = access_token_of(gateway, "viewer", "policy", "policy-1")
     policy_path = gateway.home.gateway / "policy.toml"

@@ -1,4 +1,7 @@
-"""Envoy's own spans: between the client's and those of auth service and REST, sent to nobody but the collector."""
+"""Envoy's own spans, which lie between the client's and those of the auth service and REST.
+
+They are sent only to the collector.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ FLUSH_SECONDS = 40.0
 
 @dataclass
 class Traced:
-    """A gateway, and the collector that all of it sends to."""
+    """A gateway, and the collector that all its parts send spans to."""
 
     gateway: Gateway
     collector: Collector
@@ -70,7 +73,10 @@ async def traced(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Traced]:
-    """With a collector of the edge authority; what the environment says of authorities and proxies does not count."""
+    """Provide a gateway and a collector with a certificate of the edge authority.
+
+    The environment's settings for authorities and proxies are wrong, and must be ignored.
+    """
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "of-nobody.pem"))
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     async with serving(server_context(edge_authority, tmp_path / "collector")) as (collector, endpoint):
@@ -99,11 +105,11 @@ def running(
 
 
 def attributes(span: Span) -> dict[str, str]:
-    """What it says."""
+    """Return the attributes of a span."""
     return {each.key: each.value.string_value for each in span.attributes}
 
 
-async def test_one_trace_has_the_client_envoy_the_auth_service_and_rest(traced: Traced) -> None:
+async def test_one_trace_contains_spans_of_client_envoy_auth_service_and_rest(traced: Traced) -> None:
     token = traced.gateway.token(AccessRole.VIEWER)
     trace = "1" * 32
     assert await traced.send(trace, "/v1/jobs?name=secret", token) == 200
@@ -120,7 +126,7 @@ async def test_one_trace_has_the_client_envoy_the_auth_service_and_rest(traced: 
     assert token not in str(traced.collector.spans)
 
 
-async def test_what_envoy_decides_alone_is_a_span_as_well(traced: Traced) -> None:
+async def test_a_request_that_envoy_decides_alone_has_a_span(traced: Traced) -> None:
     shown = access_token_of(traced.gateway, "viewer")[0]
     assert await traced.send("2" * 32, "/v1/jobs", shown) == 200
     assert await traced.send("3" * 32, "/v1/jobs", "slc_wrong") == 401
@@ -132,14 +138,14 @@ async def test_what_envoy_decides_alone_is_a_span_as_well(traced: Traced) -> Non
     assert shown not in str(traced.collector.spans)
 
 
-async def test_who_does_not_prove_to_be_the_collector_gets_nothing(
+async def test_a_collector_with_a_foreign_certificate_gets_no_span(
     edge_authority: EdgeAuthority,
     foreign_authority: EdgeAuthority,
     short_home: Home,
     background: BackgroundLoop,
     tmp_path: Path,
 ) -> None:
-    """Requests do not wait for it."""
+    """Requests do not wait for the collector."""
     async with serving(server_context(foreign_authority, tmp_path / "collector")) as (collector, endpoint):
         tracing = TracingConfig(endpoint=endpoint, ca_file=str(edge_authority.certificate_file))
         with running(edge_authority, short_home, background, tracing) as gateway:

@@ -1,4 +1,4 @@
-"""HTTP/3 at the real Envoy: the same decisions as over TCP, no early data, and nothing of it unless it is wanted."""
+"""HTTP/3 at the real Envoy: the same decisions as over TCP, no early data, and off by default."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LIMITED_PER_SECOND = 5.0
 
 @contextlib.contextmanager
 def a_gateway(authority: EdgeAuthority, loop: BackgroundLoop, per_second: float, **settings: Any) -> Iterator[Gateway]:
-    """One that answers HTTP/3."""
+    """Run a gateway that answers HTTP/3."""
     directory = Path(tempfile.mkdtemp(prefix="slq"))
     config = GatewayConfig(
         port=free_port(),
@@ -60,12 +60,12 @@ def one_gateway(edge_authority: EdgeAuthority, background: BackgroundLoop) -> It
 
 @pytest.fixture
 def gateway(one_gateway: Gateway) -> Gateway:
-    """Nothing has reached REST yet in this test."""
+    """Provide a gateway whose record of requests that reached REST is empty."""
     one_gateway.reached()
     return one_gateway
 
 
-async def test_who_may_is_answered_and_named_to_rest(gateway: Gateway) -> None:
+async def test_a_permitted_user_is_answered_and_named_to_rest(gateway: Gateway) -> None:
     by_token, (by_access_token, _) = gateway.token(AccessRole.VIEWER), access_token_of(gateway, "viewer", name="grace")
     async with http3(gateway) as client:
         for credential, name in ((by_token, "ada"), (by_access_token, "grace")):
@@ -77,7 +77,7 @@ async def test_who_may_is_answered_and_named_to_rest(gateway: Gateway) -> None:
             assert reached.values("authorization") == []
 
 
-async def test_a_body_goes_through_whole(gateway: Gateway) -> None:
+async def test_a_request_body_arrives_complete(gateway: Gateway) -> None:
     body = bytes(range(256)) * 2000
     async with http3(gateway) as client:
         length = ("content-length", str(len(body)))
@@ -87,7 +87,7 @@ async def test_a_body_goes_through_whole(gateway: Gateway) -> None:
     assert (reached.body_bytes, reached.complete) == (len(body), True)
 
 
-async def test_clients_over_tcp_are_told_of_it(gateway: Gateway) -> None:
+async def test_http3_is_advertised_to_clients_over_tcp(gateway: Gateway) -> None:
     reply = gateway.send("GET", "/v1/jobs", token=gateway.token(AccessRole.VIEWER))
     assert reply.headers["alt-svc"] == f'h3=":{gateway.port}"; ma=3600'
 
@@ -114,7 +114,7 @@ OF_A_VIEWER = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-async def test_who_may_not_is_refused(gateway: Gateway, case: str) -> None:
+async def test_a_client_without_a_valid_credential_is_refused(gateway: Gateway, case: str) -> None:
     status, ask = REFUSALS[case]
     async with http3(gateway) as client:
         answer = await ask(client)
@@ -124,8 +124,8 @@ async def test_who_may_not_is_refused(gateway: Gateway, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", OF_A_VIEWER)
-async def test_what_may_not_be_asked_is_refused(gateway: Gateway, case: str) -> None:
-    """A stream may also be reset, or the connection closed, instead of an answer."""
+async def test_a_forbidden_or_malformed_request_of_a_viewer_is_refused(gateway: Gateway, case: str) -> None:
+    """The stream may also be reset, or the connection closed, instead of an answer."""
     status, method, path, headers = OF_A_VIEWER[case]
     token, _ = access_token_of(gateway, "viewer")
     async with http3(gateway) as client:
@@ -134,7 +134,7 @@ async def test_what_may_not_be_asked_is_refused(gateway: Gateway, case: str) -> 
     assert gateway.reached() == []
 
 
-async def test_foreign_names_lead_nowhere(gateway: Gateway) -> None:
+async def test_a_request_for_a_foreign_host_name_is_refused(gateway: Gateway) -> None:
     async with http3(gateway) as client:
         answer = await client.ask("GET", "/v1/jobs", token=gateway.token(AccessRole.ADMIN), host="evil.example")
     assert answer.status in {401, 403, 404}
@@ -151,7 +151,7 @@ async def test_tunnels_and_upgrades_are_refused(gateway: Gateway) -> None:
     assert gateway.reached() == []
 
 
-async def test_identity_from_outside_is_taken_out(gateway: Gateway) -> None:
+async def test_identity_headers_of_a_client_are_removed(gateway: Gateway) -> None:
     claimed = [
         ("x-sluice-principal", "root"),
         ("x-sluice-role", "admin"),
@@ -175,7 +175,7 @@ async def test_identity_from_outside_is_taken_out(gateway: Gateway) -> None:
     assert gateway.reached() == []
 
 
-async def test_a_revocation_counts_on_an_open_connection(gateway: Gateway) -> None:
+async def test_a_revocation_takes_effect_on_an_open_connection(gateway: Gateway) -> None:
     text, issued = access_token_of(gateway, "viewer", name="mallory", credential="cred-9")
     async with http3(gateway) as client:
         assert (await client.ask("GET", "/v1/jobs", token=text)).status == 200
@@ -185,8 +185,8 @@ async def test_a_revocation_counts_on_an_open_connection(gateway: Gateway) -> No
             assert time.monotonic() < deadline, "the revoked access token is still let in"
 
 
-async def test_nothing_is_taken_before_the_handshake_is_done(gateway: Gateway) -> None:
-    """Early data can be sent again by whoever saw it: no ticket allows it."""
+async def test_no_session_ticket_allows_early_data(gateway: Gateway) -> None:
+    """Early data can be replayed by whoever recorded it."""
     tickets: list[SessionTicket] = []
     token, _ = access_token_of(gateway, "viewer")
     async with http3(gateway, tickets) as client:
@@ -195,7 +195,9 @@ async def test_nothing_is_taken_before_the_handshake_is_done(gateway: Gateway) -
     assert [each.max_early_data_size for each in tickets if each.max_early_data_size] == []
 
 
-async def test_an_address_may_ask_for_so_much(edge_authority: EdgeAuthority, background: BackgroundLoop) -> None:
+async def test_requests_of_an_address_are_rate_limited(
+    edge_authority: EdgeAuthority, background: BackgroundLoop
+) -> None:
     with a_gateway(edge_authority, background, LIMITED_PER_SECOND) as gateway:
         token, _ = access_token_of(gateway, "viewer")
         async with http3(gateway) as client:
@@ -204,7 +206,7 @@ async def test_an_address_may_ask_for_so_much(edge_authority: EdgeAuthority, bac
         assert len(gateway.reached()) == statuses.count(200)
 
 
-async def test_the_certificate_of_another_authority_is_shown_too(
+async def test_a_certificate_of_another_authority_is_presented_for_its_server_name(
     edge_authority: EdgeAuthority, background: BackgroundLoop, tmp_path: Path
 ) -> None:
     name, public = "sluice.example.com", PublicAuthority(dt.datetime.now(dt.UTC) - DAY)

@@ -68,7 +68,7 @@ def accepts(port: int) -> bool:
     return False
 
 
-async def test_rsyslog_has_every_line_of_the_chain_across_a_restart(
+async def test_rsyslog_receives_every_line_of_the_chain_across_a_restart(
     rsyslogd: tuple[Path, Path], tmp_path: Path
 ) -> None:
     authority = OutsideAuthority(tmp_path / "authority")

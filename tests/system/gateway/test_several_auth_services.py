@@ -1,4 +1,7 @@
-"""Two auth services behind two Envoys: what one of them did counts at the other, and either may be killed."""
+"""Two auth services behind two Envoys.
+
+What one auth service did takes effect at the other, and either may be killed.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,10 @@ def asking(method: str, target: str, credential: str) -> bytes:
 
 
 def load_of(gateway: ReplicatedGateway) -> Load:
-    """Clients of every kind: with an opaque token, an access token, a request that changes something, at ``/auth/``."""
+    """Return a load of clients of every kind.
+
+    They use an opaque token, an access token, a request that changes something, and a request to ``/auth/``.
+    """
     token = gateway.token(AccessRole.ADMIN)
     kept, until = "", 0.0
 
@@ -85,7 +91,7 @@ def load_of(gateway: ReplicatedGateway) -> Load:
 
 @contextlib.contextmanager
 def kept_connections(gateway: ReplicatedGateway) -> Iterator[list[ssl.SSLSocket]]:
-    """Connections to both Envoys, so many that each has some."""
+    """Open enough connections that both Envoys have some."""
     with contextlib.ExitStack() as stack:
         opened: list[ssl.SSLSocket] = []
 
@@ -98,7 +104,7 @@ def kept_connections(gateway: ReplicatedGateway) -> Iterator[list[ssl.SSLSocket]
 
 
 def statuses(gateway: ReplicatedGateway, connections: list[ssl.SSLSocket], credential: str) -> set[int]:
-    """What each of the connections answers."""
+    """Send a request on each connection; return the set of statuses."""
     found = set()
     for connection in connections:
         connection.sendall(asking("GET", "/v1/jobs", credential))
@@ -107,8 +113,8 @@ def statuses(gateway: ReplicatedGateway, connections: list[ssl.SSLSocket], crede
 
 
 @pytest.mark.timeout(600)
-def test_what_is_revoked_is_refused_on_every_open_connection_of_both_envoys(replicated: ReplicatedGateway) -> None:
-    """An API token, and its access tokens, about which Envoy does not ask. Also while one auth service is down."""
+def test_a_revoked_token_is_refused_on_every_open_connection_of_both_envoys(replicated: ReplicatedGateway) -> None:
+    """An API token, and access tokens, which Envoy checks alone. Also while one auth service is down."""
     victim = replicated.auths[0]
     for dead in (False, True):
         record, token = TokenStore(replicated.home).create("ada", "viewer", dt.timedelta(hours=1))
@@ -129,7 +135,7 @@ def test_what_is_revoked_is_refused_on_every_open_connection_of_both_envoys(repl
 
 
 @pytest.mark.timeout(600)
-def test_an_auth_service_that_hangs_only_delays(replicated: ReplicatedGateway) -> None:
+def test_an_auth_service_that_hangs_only_delays_requests(replicated: ReplicatedGateway) -> None:
     token = replicated.token(AccessRole.ADMIN)
     with replicated.auths[1].suspended():
         assert {replicated.send("GET", "/v1/jobs", token=token).status for _ in range(4)} == {200}
@@ -168,7 +174,7 @@ def test_a_killed_auth_service_fails_no_request(replicated: ReplicatedGateway) -
 
 @pytest.mark.long
 @pytest.mark.timeout(2400)
-def test_a_killed_envoy_fails_only_what_was_on_its_connections(replicated: ReplicatedGateway) -> None:
+def test_a_killed_envoy_fails_only_requests_on_its_own_connections(replicated: ReplicatedGateway) -> None:
     load = load_of(replicated)
     with load.running():
         for number in range(KILLS):

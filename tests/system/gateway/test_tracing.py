@@ -1,4 +1,4 @@
-"""Traces at the gateway: the auth service's decision is a span, and what REST does comes below it."""
+"""Traces at the gateway: the auth service's decision is a span, and REST's spans are below it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ async def test_a_decision_is_a_span_between_the_client_and_rest(running_gateway:
     assert reached.values("traceparent") == [f"00-{TRACE}-{mine[0].span_id.hex()}-01"]
 
 
-async def test_without_a_decision_of_the_auth_service_the_client_s_own_goes_through(running_gateway: Gateway) -> None:
-    """Envoy alone decides about an access token with a sole role. Without a configuration, nothing is recorded."""
+async def test_the_clients_traceparent_is_forwarded_without_a_span_of_the_auth_service(
+    running_gateway: Gateway,
+) -> None:
+    """Envoy decides alone about an access token with one role. Without configuration no span is recorded."""
     gateway = running_gateway
     gateway.reached()
     for credential in (access_token_of(gateway, "viewer")[0], gateway.token(AccessRole.VIEWER)):

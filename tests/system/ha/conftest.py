@@ -1,4 +1,4 @@
-"""A cluster of killable JobManagers."""
+"""Clusters whose JobManagers can be killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEASE_SECONDS = 20.0
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """No process runs yet."""
+    """Provide a world with one home, in which no process runs yet."""
     config = RuntimeConfig(
         trust_domain=TRUST_DOMAIN,
         jobmanager=JobManagerConfig(heartbeat_interval=0.3, heartbeat_timeout=5.0, cancel_grace=1.0),

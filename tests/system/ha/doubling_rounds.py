@@ -18,7 +18,7 @@ def keyed(number: int) -> tuple[int, int]:
 
 
 def add(one: int, other: int) -> int:
-    """Their sum."""
+    """Return the sum of two numbers."""
     return one + other
 
 

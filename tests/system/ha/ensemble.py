@@ -36,7 +36,7 @@ class Ensemble:
         return tuple(f"localhost:{port}" for port in self.ports[:SERVERS])
 
     def start(self) -> None:
-        """Start all servers and wait until they hold together."""
+        """Start all servers, and wait until they form an ensemble."""
         for number in range(1, SERVERS + 1):
             self._configure(number)
             self.start_server(number)
@@ -76,7 +76,7 @@ class Ensemble:
         return b"Mode: leader" in answer or b"Mode: follower" in answer
 
     def kill(self, number: int) -> None:
-        """End one server as the kernel does."""
+        """Kill one server with SIGKILL."""
         process = self.processes.pop(number)
         process.kill()
         process.wait()

@@ -1,8 +1,9 @@
-"""A JobManager as a process of its own, by default with drivers without Spark; killed where a test wants it.
+"""A JobManager as a separate process, by default with drivers without Spark.
 
     python jobmanager_process.py SETTINGS.json
 
-``die``: ``before`` or ``after`` the file operation whose audit event and path match.
+With the setting ``die`` it kills itself before or after the file operation whose audit event and path
+match.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sluice.runtime.processes.jobmanager import jobmanager
 
 
 class Death(msgspec.Struct, frozen=True):
-    """Where to die: an audit event of Python, a pattern in its path, before or after it, and which time."""
+    """Where to die: an audit event of Python, a pattern of its path, before or after, and which match."""
 
     event: str
     path: str
@@ -34,7 +35,7 @@ class Death(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process is started with; ``authorities`` is the home that signs."""
+    """The settings of the process; ``authorities`` is the home that signs certificates."""
 
     home: str
     authorities: str
@@ -62,7 +63,10 @@ def die_at(death: Death) -> None:
 
 
 def _target(arguments: tuple[object, ...]) -> str:
-    """The path that the event of a rename or removal is about; the product names files relative to open directories."""
+    """Return the path that the audit event of a rename or removal concerns.
+
+    The product names files relative to open directories.
+    """
     # the last path is a rename's target, the last number the descriptor of its directory, or -1
     paths = [os.fsdecode(each) for each in arguments if isinstance(each, str | bytes | os.PathLike)]
     directory = next((each for each in reversed(arguments) if isinstance(each, int)), -1)
@@ -70,7 +74,7 @@ def _target(arguments: tuple[object, ...]) -> str:
 
 
 async def run(settings: Settings) -> None:
-    """Until killed, or told to stop."""
+    """Run the JobManager until it is killed or receives SIGTERM."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     async with jobmanager(

@@ -1,4 +1,7 @@
-"""A JobManager of one machine, killed at any instant: the next one of its home goes on with its jobs."""
+"""A JobManager on one machine, killed at any instant.
+
+The next JobManager of the same home continues its jobs.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from tests.system.ha.world import Master, World, eventually
 
 
 def exit_of(master: Master) -> int | None:
-    """How its process ended, None while it runs."""
+    """Return the exit code of the JobManager's process; None while it runs."""
     assert master.process is not None
     return master.process.poll()
 
 
-async def test_a_killed_jobmanager_comes_back_with_its_jobs(world: World) -> None:
+async def test_a_restarted_jobmanager_continues_its_jobs_without_a_new_attempt(world: World) -> None:
     world.start("jm-1")
     await world.until_up()
     await world.start_taskmanager("tm-1")
@@ -45,8 +48,8 @@ async def test_a_killed_jobmanager_comes_back_with_its_jobs(world: World) -> Non
     assert (job["attempt"], world.runs()) == (1, [1])
 
 
-async def test_a_driver_whose_lease_is_over_is_not_gone_on_with(world: World) -> None:
-    """Nobody leads for longer than the lease: the driver ends by itself, and the next leader starts another."""
+async def test_a_driver_whose_lease_has_expired_is_not_adopted_by_the_next_leader(world: World) -> None:
+    """Nobody leads for longer than the lease: the driver ends itself, and the next leader starts another."""
     world.config = msgspec.structs.replace(world.config, ha=HaConfig(lease=2.0))
     world.start("jm-1")
     await world.until_up()
@@ -63,8 +66,8 @@ async def test_a_driver_whose_lease_is_over_is_not_gone_on_with(world: World) ->
     assert [each["outcome"] for each in job["attempts"]] == ["LOST", "FINISHED"]
 
 
-async def test_a_leader_and_the_drivers_taskmanager_are_lost_together(world: World) -> None:
-    """The next leader waits as long as the driver may run unseen, and starts another one elsewhere."""
+async def test_a_job_restarts_when_the_leader_and_its_drivers_taskmanager_are_lost_together(world: World) -> None:
+    """The next leader waits as long as the driver may run unseen, then starts another one elsewhere."""
     world.config = msgspec.structs.replace(world.config, ha=HaConfig(lease=2.0))
     world.start("jm-1")
     await world.until_up()
@@ -106,8 +109,8 @@ async def _ran(world: World, attempts: list[int]) -> bool:
     return world.runs() == attempts
 
 
-async def test_restarts_are_counted_and_exceptions_kept_from_leader_to_leader(world: World) -> None:
-    """Each leader is killed while the job waits for its restart; the third failure is one too many."""
+async def test_restart_counts_and_exceptions_are_kept_across_leaders(world: World) -> None:
+    """Each leader is killed while the job waits for its restart; the third failure exceeds the limit."""
     world.start("jm-1")
     await world.until_up()
     await world.start_taskmanager("tm-1")
@@ -144,7 +147,7 @@ async def test_a_standby_of_the_same_home_takes_over_at_once(world: World) -> No
     assert (job["attempt"], world.runs()) == (1, [1])
 
 
-async def test_a_cancelled_job_is_not_started_again(world: World) -> None:
+async def test_a_cancelled_job_is_not_started_again_by_the_next_leader(world: World) -> None:
     """The JobManager is killed before the driver has ended."""
     world.start("jm-1", die=Death(event="os.rename", path="pointers/results/", before=True))
     await world.until_up()
@@ -180,8 +183,10 @@ async def _dead(master: Master) -> bool:
         pytest.param(Death("os.remove", "pointers/jobs/", before=False), 1, [1], id="nearly-cleaned"),
     ],
 )
-async def test_killed_at_an_instant(world: World, death: Death, jobs: int, runs: list[int]) -> None:
-    """No accepted job is lost, none runs after its result is durable, and nothing of it is left in the end."""
+async def test_no_job_is_lost_when_the_jobmanager_is_killed_at_a_critical_instant(
+    world: World, death: Death, jobs: int, runs: list[int]
+) -> None:
+    """No accepted job is lost, none runs after its result is durable, and nothing is left in the end."""
     world.flag.touch()
     master = world.start("jm-1", die=death)
     await world.until_up()

@@ -1,4 +1,7 @@
-"""Secrets of two JobManagers, as on two machines, in a real ensemble: the next leader has them; it needs their key."""
+"""Secrets of two JobManagers, as on two machines, with a real ensemble.
+
+The next leader has the secrets, and needs their key.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def keys(home: Home) -> Path:
     return keys_directory(home, "")
 
 
-async def test_the_next_leader_has_secrets_and_reads_them_with_the_distributed_key_alone(machines: World) -> None:
+async def test_the_next_leader_has_all_secrets_and_can_read_them_only_with_the_distributed_key(machines: World) -> None:
     one, other = (machines.masters[name].home for name in ("jm-1", "jm-2"))
     first = KeyRing(keys(one), makes_keys=True).create()
     for name in ("jm-1", "jm-2"):

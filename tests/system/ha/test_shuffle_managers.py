@@ -35,7 +35,7 @@ NAMES = ("sm-1", "sm-2")
 
 @dataclass
 class Machines:
-    """Each process has a home of its own; they find each other by ``shuffle.managers``."""
+    """Processes with separate homes that find each other through ``shuffle.managers``."""
 
     ensemble: Ensemble
     root: Path
@@ -43,7 +43,7 @@ class Machines:
     running: dict[str, AsyncExitStack] = field(default_factory=dict)
 
     def home(self, role: Role, name: str) -> Home:
-        """With the identity of ``name``."""
+        """Create a home that has the identity of ``name``."""
         home = Home.at(self.root / name).create()
         directory = home.identity(role, name)
         if not directory.exists():
@@ -52,7 +52,7 @@ class Machines:
         return home
 
     async def start(self, name: str) -> None:
-        """A manager; it leads or stands by when this returns."""
+        """Start a manager; it leads or stands by when this returns."""
         port = self.config.shuffle.addresses()[NAMES.index(name)][1]
         shuffle = msgspec.structs.replace(self.config.shuffle, manager_port=port)
         config = msgspec.structs.replace(self.config, shuffle=shuffle)
@@ -60,13 +60,13 @@ class Machines:
         await stack.enter_async_context(shuffle_manager(self.home(Role.SHUFFLE_MANAGER, name), config, name))
 
     async def stop(self, name: str) -> None:
-        """End it in order."""
+        """Shut down a manager in an orderly way."""
         await self.running.pop(name).aclose()
 
 
 @pytest.fixture
 async def shuffle_machines(ensemble: Ensemble, tmp_path: Path) -> AsyncIterator[Machines]:
-    """Nothing is started yet."""
+    """Provide machines on which nothing is started yet."""
     await asyncio.to_thread(ensemble.until_whole)
     ports = free_ports(2)
     config = RuntimeConfig(
@@ -95,7 +95,7 @@ async def shuffle_machines(ensemble: Ensemble, tmp_path: Path) -> AsyncIterator[
         await made.stop(name)
 
 
-async def test_the_other_machine_goes_on_with_the_live_jobs(shuffle_machines: Machines) -> None:
+async def test_the_shuffle_manager_of_the_other_machine_continues_live_jobs(shuffle_machines: Machines) -> None:
     machines = shuffle_machines
     for name in NAMES:
         await machines.start(name)
@@ -125,7 +125,7 @@ async def test_the_other_machine_goes_on_with_the_live_jobs(shuffle_machines: Ma
         await asyncio.gather(worker, return_exceptions=True)
 
 
-async def test_jobmanagers_get_at_nothing_of_theirs(shuffle_machines: Machines) -> None:
+async def test_jobmanagers_cannot_access_the_zookeeper_nodes_of_shuffle_managers(shuffle_machines: Machines) -> None:
     machines = shuffle_machines
     await machines.start("sm-1")
     root = shuffle_ha(machines.config.ha, machines.config.shuffle).zookeeper_root
@@ -147,7 +147,7 @@ async def test_jobmanagers_get_at_nothing_of_theirs(shuffle_machines: Machines) 
         await session.close()
 
 
-def test_nobody_who_may_lead_is_a_mistake() -> None:
+def test_zookeeper_mode_without_manager_names_is_refused() -> None:
     with pytest.raises(ShuffleMisconfigured, match="manager_names"):
         shuffle_ha(HaConfig(mode="zookeeper", zookeeper_hosts=("zk:2281",)), ShuffleConfig())
     assert shuffle_ha(HaConfig(mode="kubernetes"), ShuffleConfig()).cluster == "default-shuffle"

@@ -1,4 +1,7 @@
-"""A real Spark job whose leader and one ZooKeeper are killed in its middle gives the result of a clean run."""
+"""A real Spark job whose leader and one ZooKeeper server are killed midway.
+
+It gives the result of an undisturbed run.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,9 @@ def drivers_of(job_id: str) -> set[int]:
     return {each.pid for each in agents if job_id in (each.info["cwd"] or "")}
 
 
-async def test_the_result_is_that_of_a_clean_run(machines: World, ensemble: Ensemble) -> None:
+async def test_a_job_whose_leader_and_a_zookeeper_are_killed_gives_the_result_of_a_clean_run(
+    machines: World, ensemble: Ensemble
+) -> None:
     machines.spark = True
     taskmanager = msgspec.structs.replace(machines.config.taskmanager, slots=2, slot_memory_mb=600)
     machines.config = msgspec.structs.replace(machines.config, taskmanager=taskmanager)

@@ -38,7 +38,7 @@ class Candidates:
     all: list[ZooKeeperElection] = field(default_factory=list)
 
     def add(self, name: str) -> ZooKeeperElection:
-        """One more."""
+        """Add a candidate."""
         identity = self.ensemble.pki.identity(SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, name))
         election = ZooKeeperElection(self.config, identity)
         self.stack.push_async_callback(election.close)
@@ -46,7 +46,7 @@ class Candidates:
         return election
 
     async def lead(self, election: ZooKeeperElection) -> Leadership:
-        """Wait until it leads."""
+        """Wait until ``election`` leads."""
         leadership = await asyncio.wait_for(election.elect(lambda: None), 40)
         self.stack.push_async_callback(leadership.resign)
         return leadership
@@ -54,7 +54,7 @@ class Candidates:
 
 @pytest.fixture
 async def candidates(ensemble: Ensemble) -> AsyncIterator[Candidates]:
-    """None yet."""
+    """Provide an election without candidates."""
     await asyncio.to_thread(ensemble.until_whole)
     config = HaConfig(
         mode="zookeeper",
@@ -69,11 +69,11 @@ async def candidates(ensemble: Ensemble) -> AsyncIterator[Candidates]:
 
 
 def information(leadership: Leadership) -> LeaderInformation:
-    """What a leader says of itself."""
+    """Return what a leader publishes about itself."""
     return LeaderInformation(name="jm", epoch=leadership.epoch, origin="o", rpc=("localhost", 1), rest="/r")
 
 
-async def test_one_leads_and_the_other_follows_when_it_resigns(candidates: Candidates) -> None:
+async def test_the_standby_leads_after_the_leader_resigns(candidates: Candidates) -> None:
     one, other = candidates.add("jm-1"), candidates.add("jm-2")
     first = await candidates.lead(one)
     await first.publish(information(first))
@@ -95,7 +95,7 @@ async def test_one_leads_and_the_other_follows_when_it_resigns(candidates: Candi
     await second.resign()
 
 
-async def test_pointers_have_versions(candidates: Candidates) -> None:
+async def test_pointers_are_written_only_with_their_current_version(candidates: Candidates) -> None:
     pointers = (await candidates.lead(candidates.add("jm-1"))).pointers
     assert await pointers.get("jobs", "a") is None
     await pointers.create("jobs", "a", b"1")
@@ -112,8 +112,8 @@ async def test_pointers_have_versions(candidates: Candidates) -> None:
     assert await pointers.names("jobs") == []
 
 
-async def test_a_leader_whose_session_was_ended_writes_nothing_more(candidates: Candidates) -> None:
-    """Its latch is removed as the ensemble does when a session expires; it does not know that yet when it writes."""
+async def test_a_leader_whose_session_has_expired_cannot_write(candidates: Candidates) -> None:
+    """Its latch is removed as when a session expires; the leader does not know that yet when it writes."""
     one, other = candidates.add("jm-1"), candidates.add("jm-2")
     first = await candidates.lead(one)
     assert isinstance(first, ZooKeeperLeadership)
@@ -130,7 +130,7 @@ async def test_a_leader_whose_session_was_ended_writes_nothing_more(candidates: 
     assert await second.pointers.names("jobs") == ["fresh"]
 
 
-async def test_a_leader_learns_that_its_session_was_ended(candidates: Candidates) -> None:
+async def test_a_leader_is_notified_that_its_session_has_ended(candidates: Candidates) -> None:
     one = candidates.add("jm-1")
     leadership = await candidates.lead(one)
     assert isinstance(leadership, ZooKeeperLeadership)
@@ -158,7 +158,7 @@ async def _connected(session: ZooKeeperSession) -> bool:
 
 
 @pytest.mark.parametrize("role", [Role.TASKMANAGER, Role.JOBMANAGER])
-async def test_nobody_but_the_named_jobmanagers_may_read_or_write(candidates: Candidates, role: Role) -> None:
+async def test_only_the_named_jobmanagers_may_read_or_write_the_nodes(candidates: Candidates, role: Role) -> None:
     leadership = await candidates.lead(candidates.add("jm-1"))
     await leadership.pointers.create("jobs", "a", b"1")
     stranger = candidates.ensemble.pki.identity(SpiffeId.process(TRUST_DOMAIN, role, "stranger"))
@@ -175,8 +175,8 @@ async def test_nobody_but_the_named_jobmanagers_may_read_or_write(candidates: Ca
     await session.close()
 
 
-async def test_a_server_that_is_no_zookeeper_is_not_spoken_to(candidates: Candidates) -> None:
-    """It has a certificate of the right authority, of another role."""
+async def test_nothing_is_sent_to_a_server_without_the_zookeeper_role(candidates: Candidates) -> None:
+    """Its certificate is of the right authority, but of another role."""
     identity = candidates.ensemble.pki.identity(SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "jm-1"))
     impostor = candidates.ensemble.pki.hostile(Hostile.WRONG_ROLE, pretending=identity.spiffe_id)
     accepted: list[bytes] = []
@@ -196,7 +196,9 @@ async def test_a_server_that_is_no_zookeeper_is_not_spoken_to(candidates: Candid
     assert b"".join(accepted) == b""
 
 
-async def test_a_leader_that_the_majority_cannot_hear_gives_up_in_time(candidates: Candidates) -> None:
+async def test_a_leader_without_a_majority_of_servers_resigns_within_its_session_timeout(
+    candidates: Candidates,
+) -> None:
     leadership = await candidates.lead(candidates.add("jm-1"))
     loop = asyncio.get_running_loop()
     began = loop.time()

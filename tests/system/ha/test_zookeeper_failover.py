@@ -1,4 +1,7 @@
-"""Two JobManagers as on two machines, a real ensemble: the leader is killed, paused or stopped while a job runs."""
+"""Two JobManagers, as on two machines, with a real ensemble.
+
+The leader is killed, paused or stopped while a job runs.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,13 @@ async def both(machines: World) -> None:
 
 
 async def leader_seen_by(machines: World, name: str) -> str:
-    """The identity of who answers a question put to ``name``."""
+    """Return the identity of the JobManager that answers a request sent to ``name``."""
     status, document = await machines.call(name, "GET", "/v1/overview")
     return str(document["jobmanager"]) if status == 200 else ""
 
 
 async def leads_with(machines: World, name: str, standbys: list[str]) -> bool:
-    """Whether jm-2, whoever leads, is told that ``name`` does, with these standbys."""
+    """Return whether jm-2 reports ``name`` as the leader, with these standbys."""
     status, document = await machines.call("jm-2", "GET", "/v1/leader")
     return status == 200 and (document["name"], document["standbys"]) == (name, standbys)
 
@@ -67,10 +70,9 @@ async def test_a_standby_forwards_to_the_leader_and_takes_over_when_it_is_killed
     await eventually(lambda: leads_with(machines, "jm-2", ["jm-1"]), "the one that came back stands by")
 
 
-async def test_a_paused_leader_does_nothing_more_when_it_wakes_up(machines: World) -> None:
-    """The process is stopped for longer than its session: it leads no more, and there is one driver at a time.
-
-    It goes on under the other leader when it has found that one within its lease; else it has ended by then.
+async def test_a_paused_leader_does_nothing_after_it_wakes_up(machines: World) -> None:
+    """Its process is paused for longer than its session: it leads no more; there is one driver at a time. The driver
+    continues under the other leader if it finds that one within its lease; otherwise it has ended by then.
     """
     await both(machines)
     job_id = await machines.submit(home="jm-1")
@@ -88,7 +90,7 @@ async def test_a_paused_leader_does_nothing_more_when_it_wakes_up(machines: Worl
     assert machines.runs() == list(range(1, job["attempt"] + 1))
 
 
-async def test_an_orderly_stop_hands_over_at_once(machines: World) -> None:
+async def test_an_orderly_stop_hands_leadership_over_at_once(machines: World) -> None:
     await both(machines)
     job_id = await machines.submit(home="jm-1")
     await eventually(lambda: _ran(machines, [1]), "the pipeline runs")

@@ -1,4 +1,4 @@
-"""``sluice run zookeeper``: three servers, each at a loopback address of its own, and what the audit sees of them."""
+"""``sluice run zookeeper``: three servers, each on its own loopback address, and the audit of them."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ zookeeper_hosts = [{", ".join(f'"{host}:{CLIENT_PORT}"' for host in SERVERS.valu
 
 
 def until(check: Callable[[], Any], what: str) -> Any:
-    """What ``check`` answers, as soon as that is something true."""
+    """Wait until ``check`` returns something true, and return that."""
     return wait_until(check, f"waited in vain until {what}", DEADLINE_SECONDS, pause=0.1)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Home]]:
-    """Of the servers, each a machine of its own as far as files go; all run."""
+    """The servers' homes, one per server as if on separate machines; all servers run."""
     compiled = str(ensure_plugin().parent.parent)  # once, not by each of the three
     root = tmp_path_factory.mktemp("ensemble")
     pki = TestPki(root / "authority")
@@ -78,7 +78,7 @@ def log_of(home: Home) -> str:
     return (home.root / "server.log").read_text(errors="replace")[-3000:]
 
 
-def test_one_of_them_leads_and_the_audit_finds_nothing(tmp_path: Path) -> None:
+def test_one_zookeeper_server_leads_and_the_audit_finds_nothing(tmp_path: Path) -> None:
     (leading,) = until(lambda: [host for host in SERVERS.values() if listens(host, QUORUM_PORT)], "one leads")
     places = [(host, port) for host in SERVERS.values() for port in (CLIENT_PORT, ELECTION_PORT)]
     targets = tmp_path / "targets.toml"
@@ -95,8 +95,8 @@ def test_one_of_them_leads_and_the_audit_finds_nothing(tmp_path: Path) -> None:
         assert {("MTL-02", f"{host}-{port}"), ("TLS-04", f"{host}-{port}")} <= passed
 
 
-def test_who_does_not_end_a_handshake_keeps_nobody_waiting_and_is_thrown_out() -> None:
-    """At the port for elections, where ZooKeeper by itself waits for one after the other."""
+def test_peers_with_unfinished_handshakes_do_not_block_others_and_are_disconnected() -> None:
+    """At the election port, where ZooKeeper by itself handles one handshake after the other."""
     host = SERVERS["zk-1"]
     with contextlib.ExitStack() as stack:
         held = [stack.enter_context(socket.create_connection((host, ELECTION_PORT))) for _ in range(5)]
@@ -109,7 +109,7 @@ def test_who_does_not_end_a_handshake_keeps_nobody_waiting_and_is_thrown_out() -
 
 
 def test_only_another_server_of_an_ensemble_may_take_part_in_elections(homes: dict[str, Home]) -> None:
-    """The authority's certificate alone is not enough: every executor has one."""
+    """A certificate of the authority alone is not enough: every executor has one."""
     host = SERVERS["zk-1"]
     with pytest.raises(ssl.SSLError, match=r"(?i)alert certificate unknown"):
         shake_hands(host, identity(homes, Role.TASKMANAGER))
@@ -118,13 +118,13 @@ def test_only_another_server_of_an_ensemble_may_take_part_in_elections(homes: di
 
 
 def identity(homes: dict[str, Home], role: Role) -> Path:
-    """A certificate of the servers' authority."""
+    """Issue a certificate from the servers' authority; returns its directory."""
     pki = TestPki(homes["zk-1"].root.parent / "authority")
     return pki.directory(SpiffeId.process(TRUST_DOMAIN, role, "somebody"))
 
 
 def shake_hands(host: str, certificate: Path | None = None, *, patience: float = DEADLINE_SECONDS) -> None:
-    """Connect for an election, and read what comes of it."""
+    """Connect to the election port over TLS and read one byte."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -136,7 +136,10 @@ def shake_hands(host: str, certificate: Path | None = None, *, patience: float =
 
 
 def listens(host: str, port: int) -> bool:
-    """Whether something is there, by the kernel's table: a connection would be one of the ensemble's."""
+    """Whether something listens there, according to the kernel's table.
+
+    This avoids connecting: the server would take the connection for one from its ensemble.
+    """
     number = int.from_bytes(bytes(int(part) for part in host.split(".")), "little")
     plain, mapped = f"{number:08X}:{port:04X}", f"0000000000000000FFFF0000{number:08X}:{port:04X}"
     tables = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()]

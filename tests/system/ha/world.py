@@ -1,4 +1,4 @@
-"""JobManagers as processes that can be killed, TaskManagers in this one, and jobs that notice running twice."""
+"""Killable JobManager processes, in-process TaskManagers, and jobs that notice if they run twice."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 async def eventually(check: Callable[[], Awaitable[Any]], what: str, seconds: float = DEADLINE_SECONDS) -> Any:
-    """Poll ``check`` until it answers something true; an answer that cannot be had counts as none."""
+    """Poll ``check`` until it returns something true.
+
+    Connection errors and timeouts count as no answer.
+    """
     deadline, last = time.monotonic() + seconds, None
     while True:
         try:
@@ -62,7 +65,7 @@ class Master:
     log: Path = Path()
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """End it as the kernel does."""
+        """Send the process a signal; after SIGKILL, wait until it has ended."""
         assert self.process is not None
         os.kill(self.process.pid, number)
         if number is signal.SIGKILL:
@@ -71,7 +74,7 @@ class Master:
 
 @dataclass
 class World:
-    """What a test works with; everything started is ended with it."""
+    """What a test works with; :meth:`close` ends everything that was started."""
 
     pki: TestPki
     tmp: Path
@@ -84,12 +87,12 @@ class World:
 
     @property
     def shared(self) -> Path:
-        """What jobs may write besides; see ``[isolation] writable`` in the fixtures."""
+        """The extra directory that jobs may write to; see ``[isolation] writable`` in the fixtures."""
         return self.tmp / "jobs"
 
     @property
     def alone(self) -> Path:
-        """Where jobs note that they run."""
+        """The directory in which jobs record that they run."""
         place = self.tmp / "alone"
         place.mkdir(exist_ok=True)
         return place
@@ -100,7 +103,7 @@ class World:
         return self.tmp / "finish"
 
     def declare(self, name: str, home: Home, *, rpc_port: int, rest_port: int) -> None:
-        """A JobManager on a machine of its own, which is not started yet."""
+        """Declare a JobManager on a machine of its own, without starting it."""
         settings = msgspec.structs.replace(
             self.config.jobmanager, rpc_port=rpc_port, rest_host="127.0.0.1", rest_port=rest_port
         )
@@ -119,7 +122,7 @@ class World:
         die: Death | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Master:
-        """Start a JobManager, or start it again; ``environment``: besides what is passed on."""
+        """Start or restart a JobManager; ``environment`` adds variables to those that are passed on."""
         known = self.masters.get(name) or Master(name, home or self.pki.home, self.config)
         where = known.home
         directory = where.identity(Role.JOBMANAGER, name)
@@ -149,7 +152,7 @@ class World:
         return master
 
     async def start_taskmanager(self, name: str, *, home: Home | None = None, **options: Any) -> None:
-        """Start one in this process; it finds the leader by itself."""
+        """Start a TaskManager in this process; it finds the leader by itself."""
         where = home or self.pki.home
         self.pki.issuer.issue_to(
             where.identity(Role.TASKMANAGER, name), SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, name)
@@ -166,7 +169,7 @@ class World:
         )
 
     def gateway(self, ahead: float = 0) -> AssertingGateway:
-        """The gateway of this cluster, so many seconds ahead; its public keys are known in all homes."""
+        """This cluster's gateway, its clock ``ahead`` seconds fast; all homes know its public keys."""
         gateway = AssertingGateway(self.pki.home, lambda: time.time() + ahead)
         keys = assertion_keys_file(self.pki.home).read_bytes()
         for master in self.masters.values():
@@ -177,7 +180,11 @@ class World:
         return gateway
 
     async def call(self, where: Home | str, method: str, path: str, **options: Any) -> tuple[int, Any]:
-        """A REST call on the socket of a home, or as the gateway over mutual TLS to the JobManager of that name."""
+        """Make a REST call.
+
+        ``where`` is a home, for its Unix socket, or the name of a JobManager, which is called over mutual TLS as
+        the gateway.
+        """
         connector: aiohttp.BaseConnector
         if isinstance(where, Home):
             connector, url = aiohttp.UnixConnector(str(where.sockets / "rest.sock")), "http://rest"
@@ -214,7 +221,7 @@ class World:
         restart: dict[str, object] | None = None,
         **script: object,
     ) -> str:
-        """Submit a job that waits for the flag, unless ``script`` says something else; returns its id."""
+        """Submit a job and return its id; it waits for the flag unless ``script`` says otherwise."""
         pipeline = {
             "executors": executors,
             "end": "when-told",

@@ -1,4 +1,7 @@
-"""Spark's UI of jobs that have ended, through the gateway: made of their event logs, in a box without a network."""
+"""Spark's UI of ended jobs, through the gateway.
+
+It is rendered from their event logs in a sandbox without a network.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ class Client:
             connection.close()
 
     def page(self, path: str) -> tuple[HTTPResponse, str]:
-        """The same, when the event log has been read."""
+        """Request ``path`` until the event log has been read; returns that answer."""
 
         def ready() -> tuple[HTTPResponse, str] | None:
             found = self.ask(path)
@@ -111,7 +114,7 @@ def ended(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> st
     return run(cluster, tmp_path_factory.mktemp("p") / "ended.py", PIPELINE)
 
 
-def test_pages_of_an_ended_job(cluster: LocalCluster, ended: str) -> None:
+def test_pages_of_an_ended_job_are_shown_with_a_content_security_policy(cluster: LocalCluster, ended: str) -> None:
     viewer, base = client(cluster, "vera", "viewer"), f"/v1/jobs/{ended}/ui"
     pages = {
         "": "Spark Jobs",
@@ -144,7 +147,7 @@ def test_pages_of_an_ended_job(cluster: LocalCluster, ended: str) -> None:
     assert state["kept_until"]
 
 
-def test_nobody_else_sees_it_and_no_path_leads_elsewhere(cluster: LocalCluster, ended: str) -> None:
+def test_other_users_and_paths_outside_the_ui_of_an_ended_job_are_refused(cluster: LocalCluster, ended: str) -> None:
     base = f"/v1/jobs/{ended}/ui"
     mallory = client(cluster, "mallory", "submitter")
     for path in (base, base + "/jobs", base + "/api/v1/applications", f"/v1/jobs/{ended}/spark-ui"):
@@ -183,14 +186,16 @@ def test_the_jvm_has_no_listener_no_network_and_sees_no_secret(cluster: LocalClu
     assert history_jvms(cluster) == [jvm]
 
 
-def test_a_driver_whose_jvm_was_killed(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_the_ui_of_a_job_whose_driver_jvm_was_killed_says_that_the_log_is_incomplete(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     job = run(cluster, tmp_path / "killed.py", KILLED, "FAILED")
     answer, body = client(cluster, "kim", "viewer").page(f"/v1/jobs/{job}/ui/jobs")
     assert answer.status == 200
     assert "before the end" in body
 
 
-def test_the_next_leader_shows_it_elsewhere(cluster: LocalCluster, ended: str) -> None:
+def test_the_next_leader_shows_the_ui_of_an_ended_job(cluster: LocalCluster, ended: str) -> None:
     assert cluster.sluice("down").returncode == 0
     assert not history_orphans(cluster.home)
     again = cluster.sluice("up", "--detach", "--port", "0", "--taskmanagers", "1")

@@ -1,4 +1,4 @@
-"""A job of real Spark in the history: under another leader, when no TaskManager has its logs any more."""
+"""A real Spark job in the history, under a new leader and after no TaskManager has its logs any more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """A cluster of this test alone, whose list of jobs has one that has ended."""
+    """A cluster for this test alone that keeps only one finished job in its list."""
     home = without_shuffle(tmp_path / "home")
     with (home / "sluice.toml").open("a", encoding="utf-8") as settings:
         settings.write("\n[jobmanager]\nfinished_jobs_kept = 1\n")
@@ -25,7 +25,9 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     running.sluice("down")
 
 
-def test_last_months_job_is_shown_with_its_logs(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_an_old_job_is_shown_with_its_logs_after_a_restart_without_its_work_files(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     pipeline = tmp_path / "slow.py"
     pipeline.write_text(pipelines.SLOW, encoding="utf-8")
     jobs = []

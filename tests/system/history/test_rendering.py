@@ -1,4 +1,4 @@
-"""The JVM that reads event logs, in its box: logs that a hostile job has written. Real Spark, no cluster."""
+"""The sandboxed JVM that reads event logs, given logs from a hostile job. Real Spark, no cluster."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def page(ui: EndedUi, path: str, query: str = "") -> UiPage:
             await asyncio.sleep(0.1)
 
 
-async def test_names_of_a_job_are_text_and_what_is_strange_is_left_out(opened: Open) -> None:
+async def test_names_of_a_job_are_escaped_and_unknown_events_are_ignored(opened: Open) -> None:
     strange = (
         '{"Event":"no.such.Class"}',
         '{"Event":"java.io.File","path":"/etc/passwd"}',
@@ -130,14 +130,14 @@ async def test_names_of_a_job_are_text_and_what_is_strange_is_left_out(opened: O
         pytest.param(gzip.compress(b"[" * 200_000 + b"\n"), "ended", id="deep"),
     ],
 )
-async def test_what_is_no_event_log_is_not_shown(opened: Open, log: bytes, says: str) -> None:
+async def test_a_file_that_is_not_an_event_log_is_not_shown(opened: Open, log: bytes, says: str) -> None:
     ui = await opened(log)
     assert not ui.shown
     assert says in ui.why
     assert len(ui.why) <= 600
 
 
-async def test_a_log_that_was_cut_off_in_the_middle_is_shown_as_far_as_it_goes(opened: Open) -> None:
+async def test_a_truncated_event_log_is_shown_up_to_where_it_ends(opened: Open) -> None:
     compressor = zlib.compressobj(2, zlib.DEFLATED, 31)
     log = compressor.compress(events(name="as far as it goes").encode()) + compressor.flush(zlib.Z_SYNC_FLUSH)
     others = "".join(f'{{"Event":"SparkListenerUnpersistRDD","RDD ID":{number}}}\n' for number in range(5000))
@@ -147,13 +147,13 @@ async def test_a_log_that_was_cut_off_in_the_middle_is_shown_as_far_as_it_goes(o
     assert b"as far as it goes" in (await page(ui, "/jobs/")).body
 
 
-async def test_a_log_that_unpacks_without_end_costs_its_own_jvm_alone(opened: Open) -> None:
+async def test_a_decompression_bomb_only_ends_its_own_jvm(opened: Open) -> None:
     ui = await opened(gzip.compress(b'{"Event":"' + b"x" * (600 << 20)))
     assert not ui.shown
     assert ui.why
 
 
-async def test_without_namespaces_there_is_none(opened: Open) -> None:
+async def test_no_ui_is_rendered_without_a_sandbox(opened: Open) -> None:
     begin: Callable[..., Awaitable[EndedUi]] = opened
     ui = await begin(gzip.compress(events().encode()), Sandbox.prepare(IsolationConfig(level=IsolationLevel.NONE)))
     assert not ui.shown

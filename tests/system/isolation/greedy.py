@@ -1,4 +1,7 @@
-"""A pipeline that uses more than it may: ``greedy.py PLACE WHAT``, in the driver or in a UDF. Bounded in each."""
+"""A pipeline that exceeds its limits: ``greedy.py PLACE WHAT``.
+
+PLACE is the driver or a UDF. Each kind of excess is itself bounded.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ MIB = 1 << 20
 
 
 def memory() -> None:
-    """Up to 1.2 GiB."""
+    """Allocate up to 1.2 GiB of memory."""
     taken = []
     for _ in range(120):
         taken.append(bytearray(10 * MIB))
@@ -21,7 +24,7 @@ def memory() -> None:
 
 
 def forks() -> None:
-    """Up to 600 processes."""
+    """Start up to 600 processes."""
     for _ in range(600):
         try:
             os.posix_spawn("/bin/sleep", ["sleep", "120"], {})
@@ -31,22 +34,22 @@ def forks() -> None:
 
 
 def disk() -> None:
-    """Up to 300 MiB in the working directory."""
+    """Write up to 300 MiB to the working directory."""
     _fill("filling", 300)
 
 
 def tmp() -> None:
-    """Up to 300 MiB in /tmp."""
+    """Write up to 300 MiB to /tmp."""
     _fill("/tmp/filling", 300)  # noqa: S108  # the job's own
 
 
 def shm() -> None:
-    """Up to 300 MiB in /dev/shm."""
+    """Write up to 300 MiB to /dev/shm."""
     _fill("/dev/shm/filling", 300)  # noqa: S108  # the job's own
 
 
 def prints() -> None:
-    """Up to 200 MiB."""
+    """Write up to 200 MiB to standard output and as much to standard error."""
     for _ in range(200):
         sys.stdout.write(("x" * 1023 + "\n") * 1024)
         sys.stdout.flush()
@@ -66,7 +69,7 @@ GREEDS = {each.__name__: each for each in (memory, forks, disk, tmp, shm, prints
 
 
 def main() -> None:
-    """Use too much, then wait to be ended."""
+    """Exceed the limit, then wait to be ended."""
     place, what = sys.argv[1:]
     spark = SparkSession.builder.getOrCreate()
     use = GREEDS[what]

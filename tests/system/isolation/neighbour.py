@@ -1,4 +1,4 @@
-"""A pipeline that computes, with a shuffle, whenever it is asked to: ``neighbour.py PORT``."""
+"""A pipeline that computes with a shuffle on request: ``neighbour.py PORT``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession, functions as f
 
 
 def main() -> None:
-    """Answer each number of rows with a sum over groups, until the connection ends."""
+    """For each number of rows received, return a sum over groups, until the connection ends."""
     spark = SparkSession.builder.getOrCreate()
     with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as connection, connection.makefile("rw") as lines:
         for line in lines:

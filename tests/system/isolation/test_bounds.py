@@ -1,4 +1,4 @@
-"""Jobs that use more than they may end with a reason, and their neighbour on the same TaskManager does not notice."""
+"""Jobs that exceed a limit end with a reason; their neighbour on the same TaskManager is unaffected."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A job that runs all the while."""
+    """A job that keeps running next to the others."""
 
     id: str
     lines: TextIO
 
     def sum_of(self, rows: int) -> int:
-        """What it computes."""
+        """Have the job compute a sum over ``rows`` rows; returns the result."""
         self.lines.write(f"{rows}\n")
         self.lines.flush()
         return int(self.lines.readline())
@@ -97,7 +97,7 @@ def neighbour(cluster: LocalCluster) -> Iterator[Neighbour]:
 
 
 @pytest.mark.parametrize(("place", "what", "said"), EXCESSES, ids=[f"{place}-{what}" for place, what, _ in EXCESSES])
-def test_a_greedy_job_ends_with_a_reason_and_its_neighbour_goes_on(
+def test_a_job_over_its_limits_fails_with_a_reason_and_its_neighbour_continues(
     cluster: LocalCluster, neighbour: Neighbour, place: str, what: str, said: tuple[str, ...]
 ) -> None:
     greedy = cluster.submit(HERE / "greedy.py", place, what)

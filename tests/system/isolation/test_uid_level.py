@@ -1,4 +1,4 @@
-"""A real job at the level ``uid``, on a machine where the uids of jobs have no names."""
+"""A real job at isolation level ``uid``, on a machine where the jobs' uids have no user names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Not pytest's own, which is closed to other users."""
+    """A directory that other users can enter, unlike pytest's own."""
     with tempfile.TemporaryDirectory(prefix="uid-level-") as name:
         path = Path(name)
         path.chmod(0o711)

@@ -1,4 +1,4 @@
-"""Kill -9 of the launcher and of an executor of a real cluster; for kills at random see ``tests/chaos``."""
+"""``kill -9`` of the launcher and of an executor of a real cluster; ``tests/chaos`` has random kills."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def slow(tmp_path: Path) -> Path:
     return path
 
 
-def test_kill_9_of_the_launcher_leaves_nothing_and_the_next_up_works(cluster: LocalCluster, slow: Path) -> None:
+def test_kill_9_of_the_launcher_leaves_no_process_and_the_next_up_works(cluster: LocalCluster, slow: Path) -> None:
     job_id = cluster.submit(slow, "30")
     eventually(lambda: cluster.job(job_id)["progress"]["tasks_running"] > 0, "a running task")
     processes = cluster.processes()

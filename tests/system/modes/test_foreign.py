@@ -1,4 +1,7 @@
-"""What is handed to Spark's own managers: rendered by the command, read by spark-submit, posted to an API."""
+"""What Spark's own cluster managers receive.
+
+The command renders it, spark-submit reads it, or it is posted to an API.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 @dataclass
 class ApiServer:
-    """Takes whatever is created, over TLS, and remembers it."""
+    """A fake Kubernetes API server over TLS that accepts and records whatever is created."""
 
     context: ssl.SSLContext
     created: list[dict[str, Any]] = field(default_factory=list)
@@ -39,7 +42,7 @@ class ApiServer:
     _ended: asyncio.Event = field(init=False)
 
     async def take(self, request: web.Request) -> web.Response:
-        """POST and PATCH are good; everything else is not there."""
+        """Accept POST, PATCH and PUT; answer everything else with 404."""
         self.authorizations.add(request.headers.get("authorization", ""))
         if request.method not in {"POST", "PATCH", "PUT"}:
             return web.json_response({"kind": "Status", "code": 404, "status": "Failure"}, status=404)
@@ -49,7 +52,7 @@ class ApiServer:
         return web.json_response(document, status=201)
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        """What was created of a kind."""
+        """All created objects of one kind."""
         return [each for each in self.created if each.get("kind") == kind]
 
     def run(self) -> None:
@@ -70,7 +73,7 @@ class ApiServer:
             await runner.cleanup()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop serving, which ends the thread."""
         self._loop.call_soon_threadsafe(self._ended.set)
 
 
@@ -119,7 +122,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def configure(home: Path, port: int) -> None:
-    """Where jobs go."""
+    """Write the home's configuration for Kubernetes and YARN."""
     (home / "sluice.toml").write_text(
         f"""
 [kubernetes]
@@ -137,7 +140,7 @@ identity = "/etc/sluice/identity"
 
 
 def pipeline(tmp_path: Path) -> Path:
-    """Something to submit."""
+    """A pipeline to submit."""
     path = tmp_path / "pipeline.py"
     path.write_text("print('never run here')\n")
     return path
@@ -149,7 +152,7 @@ def submit(home: Path, *arguments: str) -> list[str]:
 
 
 def run(home: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Submit, and wait."""
+    """Run ``sluice submit`` and wait for it."""
     return subprocess.run(
         submit(home, *arguments),
         cwd=REPOSITORY,
@@ -162,12 +165,12 @@ def run(home: Path, *arguments: str, **environment: str) -> subprocess.Completed
 
 
 def settings(server: ApiServer) -> str:
-    """What the driver is started with, as Spark wrote it; empty while it has not."""
+    """The driver's Spark properties as Spark wrote them; empty until it has."""
     data = [each.get("data", {}) for each in server.of_kind("ConfigMap")]
     return next((each["spark.properties"] for each in data if "spark.properties" in each), "")
 
 
-def test_spark_posts_the_driver_with_our_agent_and_volumes(
+def test_spark_submit_creates_the_driver_pod_with_our_agent_and_volumes(
     api: tuple[ApiServer, Path], home: Path, tmp_path: Path
 ) -> None:
     server, kubeconfig = api
@@ -225,7 +228,7 @@ def test_spark_posts_the_driver_with_our_agent_and_volumes(
     assert base64.b64decode(files["pipeline.py"]) == b"print('never run here')\n"
 
 
-def test_rendering_writes_everything_for_the_owner_alone_and_no_key(home: Path, tmp_path: Path) -> None:
+def test_rendered_files_are_readable_by_the_owner_only_and_contain_no_key(home: Path, tmp_path: Path) -> None:
     configure(home, 6443)
     program = str(pipeline(tmp_path))
     plain = tmp_path / "plain"
@@ -239,7 +242,7 @@ def test_rendering_writes_everything_for_the_owner_alone_and_no_key(home: Path, 
     assert (again.returncode, "is there already" in again.stderr) == (2, True)
 
 
-def test_yarn_demands_its_configuration_before_anything_else(home: Path, tmp_path: Path) -> None:
+def test_yarn_target_requires_hadoop_conf_dir_and_refuses_a_conf_that_weakens_tls(home: Path, tmp_path: Path) -> None:
     configure(home, 6443)
     program = str(pipeline(tmp_path))
     refused = run(home, "--target", "yarn", program, HADOOP_CONF_DIR="")

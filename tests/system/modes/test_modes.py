@@ -67,7 +67,7 @@ def pipelines(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path: Path) -> Iterator[None]:
-    """A cluster that has ended leaves no process."""
+    """Check that no process of the cluster is left after the test."""
     yield
 
     def gone() -> bool:
@@ -82,12 +82,15 @@ def names(process: psutil.Process, path: Path) -> bool:
 
 
 def command(home: Path, *arguments: str) -> list[str]:
-    """A command line for this home; the verb first."""
+    """A command line for this home; the arguments start with the verb."""
     return [*COMMAND, *arguments[:2], "--home", str(home), *arguments[2:]]
 
 
 def run(home: Path, *arguments: str, temporary: str = "/tmp") -> subprocess.CompletedProcess[str]:  # noqa: S108
-    """Run a verb to its end; ``temporary`` is short, for Spark's unix sockets are below it."""
+    """Run a command to its end.
+
+    ``temporary`` is short because Spark's Unix sockets are below it.
+    """
     return subprocess.run(
         command(home, *arguments),
         cwd=REPOSITORY,
@@ -104,7 +107,7 @@ def running(home: Path) -> bool:
     return LocalCluster(home).sluice("status").returncode == 0
 
 
-def test_a_session_goes_on_after_its_jobs_and_ends_when_it_is_told_to(home: Path, pipelines: Path) -> None:
+def test_a_session_cluster_outlives_its_jobs_and_ends_with_sluice_down(home: Path, pipelines: Path) -> None:
     session = start_cluster(home)
     try:
         done = session.sluice("submit", "--wait", str(pipelines / "good.py"))
@@ -115,7 +118,7 @@ def test_a_session_goes_on_after_its_jobs_and_ends_when_it_is_told_to(home: Path
     assert not running(home)
 
 
-def test_an_application_ends_with_its_job_and_its_exit_code_is_the_jobs(home: Path, pipelines: Path) -> None:
+def test_an_application_ends_with_its_job_and_has_the_exit_code_of_the_job(home: Path, pipelines: Path) -> None:
     done = run(home, "run", "application", str(pipelines / "good.py"), "--", "of", "all")
     assert (done.returncode, done.stdout) == (0, "sum 4950 of all\n"), done.stderr
     assert not running(home)
@@ -128,7 +131,7 @@ def test_an_application_ends_with_its_job_and_its_exit_code_is_the_jobs(home: Pa
     assert not [each for each in tokens if each.get("revoked_at") is None], "none is left"
 
 
-def test_an_application_that_was_killed_goes_on_with_its_job(home: Path, pipelines: Path) -> None:
+def test_a_killed_application_continues_its_job_when_it_is_run_again(home: Path, pipelines: Path) -> None:
     notes, end = pipelines / "notes", pipelines / "end"
     arguments = ("run", "application", "--json", str(pipelines / "slow.py"), "--", str(notes), str(end))
     first = subprocess.Popen(command(home, *arguments), cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=sys.stderr)

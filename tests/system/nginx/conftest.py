@@ -51,7 +51,7 @@ def binary() -> Path:
 
 
 def superuser() -> str:
-    """The user that nginx's workers must run as when these tests are root's."""
+    """The user that nginx's workers must run as if the tests run as root; otherwise empty."""
     return pwd.getpwuid(0).pw_name if os.geteuid() == 0 else ""
 
 
@@ -88,7 +88,7 @@ class Nginx:
 
 
 class NginxGateway(Gateway):
-    """As :class:`Gateway`, through nginx."""
+    """A :class:`Gateway` that uses nginx."""
 
     def __init__(
         self, home: Home, authority: EdgeAuthority, loop: BackgroundLoop, config: GatewayConfig, binary: Path
@@ -139,6 +139,6 @@ def running_gateway(edge_authority: EdgeAuthority, background: BackgroundLoop, b
 
 @pytest.fixture
 def gateway(running_gateway: NginxGateway) -> NginxGateway:
-    """The one gateway of all tests; nothing has reached REST yet in this one."""
+    """The gateway that all tests share, with its record of requests to REST cleared."""
     running_gateway.reached()
     return running_gateway

@@ -1,4 +1,4 @@
-"""nginx shows the certificate of another authority to clients that ask for the gateway's name, as Envoy does."""
+"""Like Envoy, nginx shows another authority's certificate to clients that ask for the gateway's name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.system.nginx.conftest import NginxGateway
 NAME = "sluice.example.com"
 
 
-def test_name_gets_it_and_address_the_edge_authoritys(
+def test_server_name_gets_the_certificate_file_and_address_gets_the_edge_certificate(
     edge_authority: EdgeAuthority, background: BackgroundLoop, binary: Path
 ) -> None:
     directory = Path(tempfile.mkdtemp(prefix="slc"))

@@ -16,7 +16,7 @@ from tests.integration.gateway.conftest import EdgeAuthority
 
 
 @pytest.mark.parametrize("network", [False, True], ids=["sockets", "network"])
-def test_rendered_configuration_is_taken(
+def test_rendered_configuration_is_accepted_by_nginx(
     edge_authority: EdgeAuthority, short_home: Home, binary: Path, network: bool
 ) -> None:
     edge_authority.issue(short_home.identity(Role.GATEWAY, EDGE_NAME))

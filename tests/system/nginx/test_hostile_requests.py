@@ -1,4 +1,7 @@
-"""The hostile requests that Envoy refuses, against nginx: the same table, and where nginx answers otherwise, how."""
+"""The hostile requests that Envoy refuses, sent to nginx.
+
+The table of requests is the same; it says where and how nginx answers differently.
+"""
 
 # ruff: noqa: F401  tests of the shared table, collected here with this folder's gateway
 
@@ -13,34 +16,34 @@ from sluice.gateway.audit_log.log import audit_file
 from sluice.gateway.audit_log.verification import read_records
 from sluice.gateway.principal import AccessRole
 from tests.integration.gateway.authorization.test_door import (
+    test_a_request_with_a_valid_token_reaches_rest_as_its_principal,
+    test_every_request_is_503_while_the_auth_service_is_down,
+    test_every_request_is_503_while_the_token_file_is_damaged,
     test_expired_token_is_401_and_says_so,
-    test_good_token_reaches_rest_as_its_principal,
     test_missing_permission_is_403,
     test_no_token_is_401_with_a_challenge,
-    test_nothing_passes_while_the_auth_service_is_down,
-    test_nothing_passes_while_the_token_file_is_not_in_order,
     test_revoked_token_is_refused_at_the_next_request_of_an_open_connection,
     test_right_id_with_another_secret_is_401,
     test_route_that_is_no_longer_published_is_closed_at_once,
     test_submitter_may_submit_and_cancel,
-    test_the_secret_does_not_reach_rest,
+    test_the_token_and_cookies_do_not_reach_rest,
     test_token_in_the_query_is_no_credential,
 )
 from tests.integration.gateway.conftest import DEADLINE_SECONDS, Gateway, eventually
 from tests.integration.gateway.hostile.test_hostile_requests import (
+    test_a_body_with_an_oversized_content_length_is_refused_before_it_is_sent,
+    test_a_large_upload_is_streamed_to_rest_unbuffered,
+    test_a_method_override_header_does_not_replace_a_missing_permission,
+    test_a_request_with_a_foreign_host_header_does_not_reach_rest,
+    test_a_smuggled_second_request_does_not_reach_rest,
+    test_an_ambiguous_path_is_refused,
     test_body_of_undeclared_length_is_refused,
-    test_body_that_declares_too_much_is_refused_before_it_is_sent,
     test_client_address_cannot_be_spoofed,
     test_connect_is_refused,
-    test_foreign_host_reaches_nothing,
-    test_large_upload_streams_through_unbuffered,
-    test_path_with_two_readings_is_refused,
     test_plaintext_gets_no_http_answer,
-    test_request_smuggling_reaches_nothing_hidden,
     test_spoofed_header_is_stripped_or_replaced,
-    test_spoofed_method_does_not_help_past_a_missing_permission,
     test_tls_1_2_is_refused,
-    test_tls_1_3_without_tickets_and_with_the_protocols_offered,
+    test_tls_1_3_is_negotiated_without_tickets_and_with_the_offered_protocol,
     test_websocket_upgrade_is_refused,
 )
 
@@ -58,7 +61,7 @@ from tests.integration.gateway.hostile.test_hostile_requests import (
     ],
 )
 def test_path_that_needs_normalising_is_refused(gateway: Gateway, target: str) -> None:
-    """Envoy normalises once for everybody behind it; nginx would hand on what it does not decide about."""
+    """Envoy normalises once for everything behind it; nginx would forward a path it has not decided about."""
     assert gateway.send("GET", target, token=gateway.token(AccessRole.ADMIN)).status in {400, 404}
     assert gateway.reached() == []
 
@@ -77,7 +80,7 @@ def test_oversize_headers_are_refused(gateway: Gateway, headers: list[tuple[str,
     assert gateway.reached() == []
 
 
-def test_header_with_an_underscore_does_not_pass(gateway: Gateway) -> None:
+def test_header_with_an_underscore_is_removed(gateway: Gateway) -> None:
     token = gateway.token(AccessRole.VIEWER, "mallory")
     assert gateway.send("GET", "/v1/jobs", ("X_Sluice_Principal", "root"), token=token).status == 200
     (seen,) = gateway.reached()
@@ -85,8 +88,8 @@ def test_header_with_an_underscore_does_not_pass(gateway: Gateway) -> None:
     assert not [name for name, value in seen.headers if value == "root"]
 
 
-def test_header_that_nobody_knows_does_not_reach_rest(gateway: Gateway) -> None:
-    """nginx has no pattern for names: what is not on its list is left out."""
+def test_unknown_header_does_not_reach_rest(gateway: Gateway) -> None:
+    """nginx cannot match header names by a pattern: headers that are not on its list are left out."""
     headers = [("X-Brand-New", "1"), ("X-Sluice-Proxy", "envoy"), ("X-Sluice-Status", "200"), ("Te", "trailers")]
     assert gateway.send("GET", "/v1/jobs", *headers, token=gateway.token(AccessRole.VIEWER)).status == 200
     (seen,) = gateway.reached()
@@ -96,7 +99,7 @@ def test_header_that_nobody_knows_does_not_reach_rest(gateway: Gateway) -> None:
     }
 
 
-def test_client_cannot_pass_for_the_proxy_with_its_own_verdict(gateway: Gateway) -> None:
+def test_client_cannot_impersonate_the_proxy_with_a_forged_decision(gateway: Gateway) -> None:
     headers = [("X-Sluice-Proxy", "nginx"), ("X-Sluice-Assertion", "forged"), ("X-Sluice-Principal", "root")]
     assert gateway.send("GET", "/v1/jobs", *headers).status == 401
     assert gateway.send("GET", "/.sluice/check", token=gateway.token(AccessRole.ADMIN)).status == 404
@@ -121,7 +124,7 @@ def test_unpublished_route_is_refused_to_an_admin_too(gateway: Gateway, method: 
 
 
 def test_two_authorization_headers_are_refused_even_when_one_is_good(gateway: Gateway) -> None:
-    """By nginx itself, or by the auth service, which gets both."""
+    """Refused by nginx itself, or by the auth service, which gets both headers."""
     good = ("Authorization", f"Bearer {gateway.token(AccessRole.ADMIN)}")
     for headers in ((good, ("Authorization", "Bearer x")), (("Authorization", "Bearer x"), good)):
         reply = gateway.send("GET", "/v1/jobs", *headers)
@@ -152,7 +155,7 @@ def test_wrong_token_is_refused(gateway: Gateway, authorization: str, status: in
     assert gateway.reached() == []
 
 
-def test_trace_is_refused_in_the_uniform_way(gateway: Gateway) -> None:
+def test_trace_method_is_refused_with_a_problem_document(gateway: Gateway) -> None:
     reply = gateway.send("TRACE", "/v1/jobs", token=gateway.token(AccessRole.ADMIN))
     assert reply.status == 405
     assert reply.problem["detail"]
@@ -170,8 +173,8 @@ def test_trace_is_refused_in_the_uniform_way(gateway: Gateway) -> None:
         pytest.param(b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n", id="no credential"),
     ],
 )
-def test_answers_of_nginx_itself_tell_nothing(gateway: Gateway, request_bytes: bytes) -> None:
-    """No HTML, no version, no path of this machine."""
+def test_error_answers_of_nginx_itself_reveal_nothing(gateway: Gateway, request_bytes: bytes) -> None:
+    """The answers contain no HTML, no version, and no path of this machine."""
     reply = gateway.raw(request_bytes)
     assert reply.status >= 400
     assert reply.problem["title"]
@@ -181,8 +184,8 @@ def test_answers_of_nginx_itself_tell_nothing(gateway: Gateway, request_bytes: b
     assert gateway.reached() == []
 
 
-def test_slow_headers_are_given_up(gateway: Gateway) -> None:
-    """Slow loris: a request whose headers do not end within the time that nginx gives them."""
+def test_request_with_slow_headers_is_aborted(gateway: Gateway) -> None:
+    """Slow loris: a request whose headers do not end within nginx's time limit."""
     with gateway.connect() as connection:
         connection.sendall(b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         connection.settimeout(3 * DEADLINE_SECONDS)
@@ -190,8 +193,8 @@ def test_slow_headers_are_given_up(gateway: Gateway) -> None:
     assert gateway.reached() == []
 
 
-def test_what_nginx_refuses_by_itself_is_in_the_audit_log_too(gateway: Gateway) -> None:
-    """Its access log is taken over; what the auth service decided is there with the same request id."""
+def test_request_refused_by_nginx_itself_is_in_the_audit_log(gateway: Gateway) -> None:
+    """nginx's access log is imported; decisions of the auth service have the same request id."""
     decided = gateway.send("GET", "/v1/jobs?secret=hunter2", token=gateway.token(AccessRole.VIEWER, "grace"))
     refused = gateway.send("GET", "/v1/jobs", ("X-Long", "a" * 40_000), token=gateway.token(AccessRole.VIEWER))
     gateway.reached()
@@ -210,7 +213,7 @@ def test_what_nginx_refuses_by_itself_is_in_the_audit_log_too(gateway: Gateway) 
     assert b"hunter2" not in audit_file(gateway.home).read_bytes()
 
 
-def test_signing_in_is_the_auth_services_own(gateway: Gateway) -> None:
+def test_sign_in_requests_are_answered_by_the_auth_service(gateway: Gateway) -> None:
     token = gateway.token(AccessRole.VIEWER, "ida")
     exchanged = gateway.send("POST", "/auth/exchange", token=token, body=b"")
     assert exchanged.status == 200

@@ -49,7 +49,7 @@ JOBMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "jm-1")
 
 
 class NetworkGateway(Gateway):
-    """nginx, auth service and REST, each with an identity of its own; which ones is up to the test."""
+    """nginx, auth service and REST, each with its own identity, which the test chooses."""
 
     def __init__(self, home: Home, authority: EdgeAuthority, loop: BackgroundLoop, pki: Path, binary: Path) -> None:
         super().__init__(home, authority, loop, GatewayConfig(port=free_port(), auth_host=LOOPBACK, auth_port=0))
@@ -64,7 +64,7 @@ class NetworkGateway(Gateway):
         self.issuer.issue_to(directory, identity, dns=list(dns))
 
     def prepare(self) -> None:
-        """Good identities for all; a test replaces one."""
+        """Issue valid identities to all; a test then replaces one."""
         self.home.create()
         self.authority.issue(self.identity)
         write_secret(route_file(self.home), json.dumps(ROUTES).encode())
@@ -122,7 +122,7 @@ def network(
         shutil.rmtree(directory)
 
 
-def test_both_upstreams_are_mutual_tls(network: NetworkGateway) -> None:
+def test_nginx_reaches_rest_and_the_auth_service_over_mutual_tls(network: NetworkGateway) -> None:
     network.start()
     reply = network.send("GET", "/v1/jobs", token=network.token(AccessRole.VIEWER, "ada"))
     assert reply.status == 200, network.log
@@ -140,14 +140,18 @@ def test_both_upstreams_are_mutual_tls(network: NetworkGateway) -> None:
     ],
     ids=["another host's", "no host name"],
 )
-def test_rest_of_another_name_gets_nothing(network: NetworkGateway, name: str, identity: SpiffeId) -> None:
+def test_rest_with_another_or_no_host_name_receives_no_request(
+    network: NetworkGateway, name: str, identity: SpiffeId
+) -> None:
     network.issue(network.rest.identity, identity, *([name] if name else []))
     network.start()
     assert network.send("GET", "/v1/jobs", token=network.token(AccessRole.ADMIN)).status == 502
     assert network.rest.served == 0
 
 
-def test_rest_of_a_foreign_authority_gets_nothing(network: NetworkGateway, tmp_path: Path) -> None:
+def test_rest_with_a_certificate_of_a_foreign_authority_receives_no_request(
+    network: NetworkGateway, tmp_path: Path
+) -> None:
     foreign = OutsideAuthority(tmp_path / "foreign").imitate(str(JOBMANAGER), dns=[HOST])
     own = (network.rest.identity / "ca.pem").read_bytes()
     key, chain, anchors = ((foreign / name).read_bytes() for name in ("key.pem", "chain.pem", "ca.pem"))

@@ -1,4 +1,4 @@
-"""The certificate inventory under plain ``spark-submit``, its numbers beside counts taken independently."""
+"""The certificate inventory under plain ``spark-submit``, compared with independent counts."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def spark_submit(folder: Path, *arguments: str) -> subprocess.CompletedProcess[s
 
 
 def rows_of(table: list[dict[str, Any]]) -> dict[str, int]:
-    """A table of a name and a count as a mapping."""
+    """Convert a table of names and counts to a mapping."""
     return {str(name): int(count) for name, count in (row.values() for row in table)}
 
 
-def test_real_bundle_and_bad_inputs_all_counted(tmp_path: Path) -> None:
+def test_inventory_counts_the_mozilla_bundle_own_certificates_and_bad_inputs(tmp_path: Path) -> None:
     """The Mozilla bundle, a folder of own certificates, and every kind of bad input in one run."""
     inputs = tmp_path / "inputs"
     (inputs / "deep" / "er").mkdir(parents=True)
@@ -108,7 +108,7 @@ def test_real_bundle_and_bad_inputs_all_counted(tmp_path: Path) -> None:
     assert key.splitlines()[1].decode() not in done.stdout + done.stderr + report_file.read_text()
 
 
-def test_without_arguments_the_bundle_is_reported_as_a_table(tmp_path: Path) -> None:
+def test_inventory_without_arguments_reports_the_bundle_as_a_table(tmp_path: Path) -> None:
     done = spark_submit(tmp_path)
     assert done.returncode == 0, done.stderr[-4000:]
     lines = [line.split() for line in done.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""ZooKeeper, as it is among pyspark's jars, with what `sluice pki export --for zookeeper` writes."""
+"""The ZooKeeper among pyspark's jars, with the output of ``sluice pki export --for zookeeper``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Ensemble:
     election_ports: list[int]
 
     def serves(self, context: ssl.SSLContext) -> bool:
-        """Whether each server is a leader or a follower, asked by mutual TLS."""
+        """Whether each server, asked over mutual TLS, is a leader or a follower."""
         answers = [exchange(port, context, b"srvr") for port in self.client_ports]
         return all(b"Mode: leader" in answer or b"Mode: follower" in answer for answer in answers)
 
@@ -60,7 +60,7 @@ class Ensemble:
 
 
 def shell(client_configuration: Path, ports: list[int], commands: str) -> subprocess.CompletedProcess[str]:
-    """ZooKeeper's own shell."""
+    """Run commands in ZooKeeper's own shell."""
     return subprocess.run(
         command(
             "org.apache.zookeeper.ZooKeeperMain",
@@ -77,7 +77,7 @@ def shell(client_configuration: Path, ports: list[int], commands: str) -> subpro
 
 @pytest.fixture(scope="module")
 def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    """Servers that hold together by the exported settings alone."""
+    """An ensemble whose servers connect to each other with nothing but the exported settings."""
     root = tmp_path_factory.mktemp("zookeeper")
     pki = TestPki(root / "pki")
     ports = free_ports(3 * SERVERS)
@@ -109,7 +109,7 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
         yield running_ensemble
 
 
-def test_the_servers_hold_together_and_zookeepers_own_client_writes_and_reads(ensemble: Ensemble) -> None:
+def test_the_ensemble_forms_and_zookeepers_own_client_writes_and_reads(ensemble: Ensemble) -> None:
     place = ensemble.root / "client"
     export_for(Program.ZOOKEEPER, ensemble.pki.directory(TASKMANAGER), place, now=utc_now())
     done = shell(place / "client.properties", ensemble.client_ports, "create /proof by-TLS\nget /proof\nquit\n")
@@ -120,7 +120,7 @@ def test_the_servers_hold_together_and_zookeepers_own_client_writes_and_reads(en
     "case", [Hostile.NO_CERTIFICATE, Hostile.EDGE_CERTIFICATE, Hostile.FOREIGN_CA, Hostile.EXPIRED]
 )
 @pytest.mark.parametrize("port", ["client", "quorum", "election"])
-def test_no_port_lets_a_hostile_peer_in(port: str, case: Hostile, ensemble: Ensemble) -> None:
+def test_no_port_admits_a_hostile_peer(port: str, case: Hostile, ensemble: Ensemble) -> None:
     hostile = ensemble.pki.hostile(case, pretending=TASKMANAGER)
     ports = {
         "client": ensemble.client_ports,
@@ -140,7 +140,7 @@ def test_plaintext_and_an_older_tls_are_refused(ensemble: Ensemble) -> None:
         assert exchange(port, good, b"srvr") == b""
 
 
-def test_a_renewed_export_counts_without_a_restart(ensemble: Ensemble) -> None:
+def test_a_renewed_export_takes_effect_without_a_restart(ensemble: Ensemble) -> None:
     renewed = ensemble.pki.directory(SpiffeId.process(TRUST_DOMAIN, Role.ZOOKEEPER, "zk-1"))
     leaf = read_identity(renewed)[0].leaf.public_bytes(Encoding.DER)
     context = client_context(ensemble.pki.directory(TASKMANAGER))
@@ -159,8 +159,8 @@ def test_a_renewed_export_counts_without_a_restart(ensemble: Ensemble) -> None:
 
 
 @pytest.mark.parametrize("case", [None, Hostile.EDGE_CERTIFICATE, Hostile.FOREIGN_CA])
-def test_the_client_speaks_with_a_server_of_its_authority_only(case: Hostile | None, ensemble: Ensemble) -> None:
-    """All of them have the right host name; the edge authority is even under the same root."""
+def test_the_client_connects_only_to_a_server_of_its_authority(case: Hostile | None, ensemble: Ensemble) -> None:
+    """All servers have the right host name; the edge authority is even below the same root."""
     honest = ensemble.pki.directory(SpiffeId.process(TRUST_DOMAIN, Role.ZOOKEEPER, "zk-1"))
     place = ensemble.root / f"client-of-{case and case.name}"
     export_for(Program.ZOOKEEPER, ensemble.pki.directory(TASKMANAGER), place, now=utc_now())

@@ -1,4 +1,4 @@
-"""A cluster of the command's own, for Spark jobs that ask for more and for less."""
+"""A cluster started by the ``sluice`` command, for Spark jobs that need more and then fewer resources."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def running_executors(job: dict[str, object]) -> list[dict[str, object]]:
-    """Those of a job that run."""
+    """The job's executors that are running."""
     executors = job["executors"]
     assert isinstance(executors, list)
     return [each for each in executors if each["state"] == "RUNNING"]

@@ -1,4 +1,4 @@
-"""Keeps shuffle output that is needed until the end: ``steady.py FLAGS``."""
+"""A pipeline that keeps shuffle output it needs until the end: ``steady.py FLAGS``."""
 
 import sys
 import time

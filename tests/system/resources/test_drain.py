@@ -15,7 +15,9 @@ PIPELINE = Path(__file__).with_name("steady.py")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
-def test_executors_move_with_their_blocks_and_the_taskmanager_leaves(cluster: LocalCluster, flags: Path) -> None:
+def test_draining_moves_executors_with_their_blocks_and_the_taskmanager_leaves(
+    cluster: LocalCluster, flags: Path
+) -> None:
     done = cluster.sluice("submit", "--executors", "2", str(PIPELINE), "--", str(flags))
     assert done.returncode == 0, done.stderr
     job_id = done.stdout.strip()
@@ -43,7 +45,9 @@ def test_executors_move_with_their_blocks_and_the_taskmanager_leaves(cluster: Lo
     assert "taskmanager-2" not in {each["name"] for each in json.loads(status.stdout)["processes"]}
 
 
-def test_a_viewer_may_not_drain(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_submitter_may_not_drain_and_an_unknown_taskmanager_is_an_error(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     token = tmp_path / "token"
     made = cluster.sluice("token", "create", "eve", "--role", "submitter", "--output", str(token))
     assert made.returncode == 0, made.stderr

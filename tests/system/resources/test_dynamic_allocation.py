@@ -23,12 +23,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 def slots_in_use(cluster: LocalCluster) -> int:
-    """Of all TaskManagers."""
+    """The number of used slots on all TaskManagers."""
     overview = cluster.get("/v1/overview")
     return int(overview["slots_total"] - overview["slots_available"])
 
 
-def test_executors_and_slots_go_up_and_down_and_up_with_the_work(cluster: LocalCluster, flags: Path) -> None:
+def test_dynamic_allocation_adjusts_executors_and_slots_to_the_work(cluster: LocalCluster, flags: Path) -> None:
     options = [f"--conf={key}={value}" for key, value in CONF.items()]
     done = cluster.sluice("submit", "--executors", "1", *options, str(PIPELINE), "--", str(flags))
     assert done.returncode == 0, done.stderr

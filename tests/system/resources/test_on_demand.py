@@ -1,4 +1,4 @@
-"""`resources.provider = "process"`: TaskManagers come when a job lacks slots, and go when nothing needs them."""
+"""`resources.provider = "process"`: TaskManagers start when a job lacks slots and leave when unneeded."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 def taskmanagers(cluster: LocalCluster) -> set[str]:
-    """Processes of TaskManagers that the launcher knows."""
+    """The names of the TaskManager processes that the launcher knows."""
     record = json.loads((cluster.home / "run" / "cluster.json").read_text())
     return {each["name"] for each in record["children"] if each["name"].startswith("taskmanager")}
 
 
-def test_taskmanagers_come_with_a_job_and_go_after_it(tmp_path: Path) -> None:
+def test_taskmanagers_are_started_for_a_job_and_stopped_after_it(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     (home / "sluice.toml").write_text(CONFIG)

@@ -21,7 +21,7 @@ print("done")
 PROCESSES = {"jobmanager/jobmanager-1", "taskmanager/taskmanager-1", "auth/auth-1", "ca/ca-1", "gateway/envoy"}
 
 
-def test_stages_and_plan_of_a_job_stay_after_its_end(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_stages_and_plan_of_a_job_are_available_after_its_end(cluster: LocalCluster, tmp_path: Path) -> None:
     pipeline = tmp_path / "shuffling.py"
     pipeline.write_text(SHUFFLING, encoding="utf-8")
     job_id = cluster.submit(pipeline)

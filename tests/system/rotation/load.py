@@ -1,7 +1,8 @@
-"""Steady requests on the channels of a running cluster, from a thread of their own: what went well, and what failed.
+"""Steady requests on the channels of a running cluster, from a thread, with their results.
 
-The RPC and blob requests come from ``taskmanager/loader``, a process of the cluster as far as its certificate goes; its
-identity directory lies in the cluster's home and is read again whenever it changes, as every process does it.
+The RPC and blob requests come from ``taskmanager/loader``, which is a process of the cluster as far as its
+certificate goes. Its identity directory is in the cluster's home and is read again whenever it changes, as
+in every process.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ class Load:
         self.failures: list[str] = []
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the requests under way."""
+        """Stop once the requests in progress are done."""
         self._stop.set()
         self._thread.join()
 
@@ -92,7 +93,10 @@ class Load:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _gateway(self) -> None:
-        """A client of its own each time: it reads the authority's file, as `sluice` does, and connects anew."""
+        """Make a request with a new client and a new connection.
+
+        Like `sluice`, the client reads the authority's file.
+        """
         target = resolve_access(self._home)
         connector = aiohttp.TCPConnector(ssl=edge_client_context(target.ca_file), force_close=True)
         headers = {"authorization": f"Bearer {target.token}"}
@@ -105,7 +109,7 @@ class Load:
             assert "taskmanagers" in json.loads(body)
 
     async def _rpc(self, service: RpcService) -> None:
-        """A handshake and a request over the new connection."""
+        """Open a new connection with a handshake, and make a request over it."""
         peer = await self._connect(service)
         try:
             await _ask(peer)
@@ -113,12 +117,12 @@ class Load:
             await peer.close()
 
     async def _lasting_rpc(self) -> None:
-        """A request over the connection of the beginning."""
+        """Make a request over the connection that was opened at the start."""
         assert self._lasting is not None
         await _ask(self._lasting)
 
     async def _fetch(self) -> None:
-        """A handshake and a transfer as the job's driver; the content is compared with its digest."""
+        """Fetch the blob with a handshake and the identity of the job's driver; its digest is checked."""
         host, port = read_jobmanager(self._home).blob
         (directory,) = self._home.root.glob(f"work/*/jobs/{self._job_id}/driver-*/identity")
         await fetch_blob(TlsIdentity(directory), host, port, self._job_id, self._blob, self._scratch / "blob")

@@ -26,7 +26,7 @@ REQUESTS_IN_EACH_PHASE = 5
 
 
 def rotate(cluster: LocalCluster, verb: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """One step of the rotation of the root."""
+    """Run one step of the root rotation."""
     return cluster.sluice("pki", "rotate", verb, "root", *options)
 
 
@@ -36,7 +36,7 @@ def status(cluster: LocalCluster) -> Any:
 
 
 def start_another(cluster: LocalCluster, scratch: Path) -> None:
-    """A new job gets its identities, and ends well."""
+    """Check that a new job gets its identities and finishes."""
     pipeline = scratch / "sum.py"
     pipeline.write_text(pipelines.SUM, encoding="utf-8")
     job = cluster.wait_for_state(cluster.submit(pipeline), "FINISHED", "FAILED")
@@ -44,13 +44,13 @@ def start_another(cluster: LocalCluster, scratch: Path) -> None:
 
 
 def in_memory(cluster: LocalCluster) -> dict[str, dict[str, Any]]:
-    """For each program that reports: what it presents and trusts."""
+    """What each reporting program presents and trusts, by program."""
     return {each["program"]: each for each in status(cluster)["holders"] if each["source"] == "process"}
 
 
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """With slots for two jobs at a time."""
+    """A cluster with two TaskManagers, so that two jobs fit at a time."""
     running = start_cluster(without_shuffle(tmp_path / "home"), "--taskmanagers", "2")
     yield running
     running.sluice("down")
@@ -58,7 +58,7 @@ def own_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def work(own_cluster: LocalCluster, tmp_path: Path) -> Iterator[tuple[str, Load, Path]]:
-    """A Spark job and requests that go on until the file exists, and its id."""
+    """The id of a running Spark job, the load on the cluster, and the file that ends the job."""
     home, until = Home.at(own_cluster.home), own_cluster.shared / "enough"
     issued = own_cluster.sluice("pki", "issue", f"taskmanager/{LOADER}")
     assert issued.returncode == 0, issued.stderr
@@ -74,7 +74,7 @@ def work(own_cluster: LocalCluster, tmp_path: Path) -> Iterator[tuple[str, Load,
         load.stop()
 
 
-def test_root_is_rotated_under_load_without_a_failure(
+def test_the_root_is_rotated_under_load_without_a_failed_request(
     own_cluster: LocalCluster, work: tuple[str, Load, Path], tmp_path: Path
 ) -> None:
     job_id, load, until = work
@@ -83,7 +83,7 @@ def test_root_is_rotated_under_load_without_a_failure(
     before = {kind: key_id(store.certificate(kind)) for kind in AuthorityKind}
 
     def carry_on() -> None:
-        """In each phase every channel serves requests, and the running job shuffles."""
+        """Check that every channel serves requests and that the running job shuffles; called in each phase."""
         done = load.done.copy()
         read = own_cluster.job(job_id)["progress"]["shuffle_bytes_read"]
         eventually(

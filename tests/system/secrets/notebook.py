@@ -1,4 +1,7 @@
-"""A notebook of Spark Connect: ``notebook.py FILE...``; prints a digest of each file as driver and executors see it."""
+"""A Spark Connect notebook: ``notebook.py FILE...``.
+
+Prints a digest of each file as driver and executors see it.
+"""
 
 import hashlib
 import json
@@ -10,7 +13,7 @@ from pyspark.sql.functions import lit, udf
 
 
 def main() -> None:
-    """One query."""
+    """Run one query."""
     spark = SparkSession.builder.getOrCreate()  # first: it decides which plans functions build
 
     @udf("string")

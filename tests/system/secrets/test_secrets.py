@@ -1,4 +1,4 @@
-"""A cluster whose jobs use secrets: they work, and no value is anywhere but in the boxes of these jobs."""
+"""A cluster whose jobs use secrets: they work, and no value is visible outside these jobs' sandboxes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FORMS_OF_AT_LEAST = 8
 
 
 def values() -> dict[str, bytes]:
-    """Ten values as people have them, none of which was ever used before."""
+    """Ten realistic secret values, freshly generated."""
     token = secrets.token_urlsafe
     body = base64.b64encode(secrets.token_bytes(1200)).decode()
     lines = "\n".join(body[at : at + LINE] for at in range(0, len(body), LINE))
@@ -66,7 +66,7 @@ ON_EXECUTORS = {"a-token", "pem", "url", "binary", "large"}
 
 
 def forms(value: bytes) -> set[bytes]:
-    """How a value could be written down: whole, its lines, and encoded, also within something longer."""
+    """The forms in which a value could appear: whole, line by line, and encoded, also within longer data."""
     text = value.strip()
     found = {text, text.hex().encode(), text.hex().upper().encode()}
     for before in range(3):
@@ -78,7 +78,7 @@ def forms(value: bytes) -> set[bytes]:
 
 
 def shown_in(data: bytes, expected: Mapping[str, bytes] = VALUES) -> list[str]:
-    """Which secrets are in ``data``."""
+    """The names of the secrets that occur in ``data``."""
     return [name for name, value in expected.items() if any(form in data for form in FORMS[name])]
 
 
@@ -87,12 +87,12 @@ FORMS = {name: forms(value) for name, value in VALUES.items()}
 
 @dataclass(frozen=True)
 class SecretCluster(LocalCluster):
-    """A cluster and where its processes put temporary files."""
+    """A cluster, and the directory for the temporary files of its processes."""
 
     temporary: Path
 
     def put(self, name: str, value: bytes) -> None:
-        """Store a value, which goes through a pipe alone."""
+        """Store a value, passing it through a pipe only."""
         done = subprocess.run(
             [*COMMAND, "secret", "put", name, "--file", "-", "--keep-newline"],
             cwd=REPOSITORY,
@@ -115,7 +115,7 @@ class SecretCluster(LocalCluster):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretCluster]:
-    """With ten secrets, of which the tester's jobs may use all but ``api.key``."""
+    """A cluster with ten secrets, all granted to the tester."""
     temporary = Path(tempfile.mkdtemp(prefix="sls-", dir="/tmp"))  # sockets need short paths
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(temporary))
@@ -135,7 +135,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretCluster]
 
 @pytest.fixture(scope="module")
 def running(cluster: SecretCluster) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A job that has used and printed all ten, and still runs; what it has seen."""
+    """A running job that has used and printed all ten secrets, and what it has seen."""
     folder = cluster.folder("uses")
     wanted = [
         option
@@ -160,7 +160,7 @@ def running(cluster: SecretCluster) -> Iterator[tuple[str, dict[str, Any]]]:
 Running = tuple[str, dict[str, Any]]
 
 
-def test_driver_and_executors_have_what_they_asked_for(running: Running) -> None:
+def test_driver_and_executors_have_exactly_the_secrets_they_asked_for(running: Running) -> None:
     expected = {name: hashlib.sha256(value).hexdigest() for name, value in VALUES.items()}
     assert running[1]["driver"] == expected
     assert len(running[1]["executors"]) == 4
@@ -168,7 +168,7 @@ def test_driver_and_executors_have_what_they_asked_for(running: Running) -> None
         assert each == {name: digest for name, digest in expected.items() if name in ON_EXECUTORS}
 
 
-def test_logs_have_marks_in_place_of_values(cluster: SecretCluster, running: Running) -> None:
+def test_logs_have_marks_in_place_of_secret_values(cluster: SecretCluster, running: Running) -> None:
     job_id = running[0]
     names = cluster.get(f"/v1/jobs/{job_id}/logs")["logs"]
     logs = {name: everything(cluster, job_id, name) for name in names}
@@ -182,7 +182,7 @@ def test_logs_have_marks_in_place_of_values(cluster: SecretCluster, running: Run
 
 
 def everything(cluster: SecretCluster, job_id: str, source: str) -> str:
-    """One whole log, through the gateway."""
+    """One complete log, read through the gateway."""
     text: str = ""
     offset = 0
     while True:
@@ -192,7 +192,7 @@ def everything(cluster: SecretCluster, job_id: str, source: str) -> str:
             return text
 
 
-def test_no_file_has_a_value(cluster: SecretCluster, running: Running) -> None:
+def test_no_file_contains_a_secret_value(cluster: SecretCluster, running: Running) -> None:
     assert running
     files = [path for top in (cluster.home, cluster.temporary) for path in regular_files(top)]
     assert len(files) > 100
@@ -217,7 +217,7 @@ def content(path: Path) -> bytes:
         return b""
 
 
-def test_no_process_shows_a_value(cluster: SecretCluster, running: Running) -> None:
+def test_no_process_exposes_a_secret_value(cluster: SecretCluster, running: Running) -> None:
     assert running
     processes = cluster.processes()
     names = {name for each in processes if (name := _name(each))}
@@ -245,7 +245,7 @@ def _name(process: psutil.Process) -> str:
         return ""
 
 
-def test_no_answer_and_no_page_has_a_value(cluster: SecretCluster, running: Running) -> None:
+def test_no_answer_and_no_page_contains_a_secret_value(cluster: SecretCluster, running: Running) -> None:
     answers = fetched(cluster, addresses(cluster, running[0]))
     good = [path for path, (status, _) in answers.items() if status == 200]
     assert len(good) > 25, {path: status for path, (status, _) in answers.items()}
@@ -254,7 +254,7 @@ def test_no_answer_and_no_page_has_a_value(cluster: SecretCluster, running: Runn
 
 
 def addresses(cluster: SecretCluster, job_id: str) -> list[str]:
-    """Every route that can be read, with what there is in place of its names."""
+    """The paths of all GET routes, with existing values filled in for their parameters."""
     known = {
         "job_id": [job_id],
         "taskmanager_id": [each["id"] for each in cluster.get("/v1/taskmanagers")["taskmanagers"]],
@@ -274,7 +274,7 @@ def addresses(cluster: SecretCluster, job_id: str) -> list[str]:
 
 
 def fetched(cluster: SecretCluster, paths: list[str]) -> dict[str, tuple[int, bytes]]:
-    """Status and body of each, as an administrator sees it."""
+    """Status and body of each path, fetched as an administrator."""
 
     async def fetch() -> dict[str, tuple[int, bytes]]:
         access = resolve_access(Home.at(cluster.home))
@@ -290,7 +290,7 @@ def fetched(cluster: SecretCluster, paths: list[str]) -> dict[str, tuple[int, by
     return asyncio.run(fetch())
 
 
-def test_each_use_is_in_the_audit_log(cluster: SecretCluster, running: Running) -> None:
+def test_each_use_of_a_secret_is_in_the_audit_log(cluster: SecretCluster, running: Running) -> None:
     records = audit_records(cluster)
     used = [each["detail"] for each in records if each.get("kind") == "secret.used"]
     of_job = [each for each in used if each["job"] == running[0]]
@@ -309,13 +309,13 @@ def audit_records(cluster: SecretCluster) -> list[dict[str, Any]]:
     return [json.loads(line) for path in lines for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_a_job_that_asks_for_none_finds_none(cluster: SecretCluster, running: Running) -> None:
+def test_a_job_that_asks_for_no_secret_finds_none(cluster: SecretCluster, running: Running) -> None:
     assert running
     done = cluster.sluice("submit", "--wait", str(PIPELINES / "none.py"))
     assert "found []" in done.stdout, done.stdout + done.stderr
 
 
-def test_errors_do_not_tell_values(cluster: SecretCluster) -> None:
+def test_errors_of_a_job_do_not_contain_secret_values(cluster: SecretCluster) -> None:
     done = cluster.sluice(
         "submit", "--wait", str(PIPELINES / "fails.py"), "--secret", "url", "--executor-secret", "pem"
     )
@@ -331,12 +331,12 @@ def test_errors_do_not_tell_values(cluster: SecretCluster) -> None:
     ("option", "code"),
     [("../api.key", 2), ("a/b", 2), ("a-token=../../x", 2), ("a-token=/etc/passwd", 2), ("", 2), ("unheard-of", 1)],
 )
-def test_names_that_lead_elsewhere_are_refused(cluster: SecretCluster, option: str, code: int) -> None:
+def test_malformed_and_unknown_secret_names_are_refused(cluster: SecretCluster, option: str, code: int) -> None:
     done = cluster.sluice("submit", str(PIPELINES / "none.py"), "--secret", option)
     assert done.returncode == code, done.stderr
 
 
-def test_who_was_not_granted_a_secret_is_refused_and_learns_nothing(cluster: SecretCluster) -> None:
+def test_a_user_without_a_grant_is_refused_and_cannot_tell_whether_a_secret_exists(cluster: SecretCluster) -> None:
     token = cluster.home / "bob"
     made = cluster.sluice("token", "create", "bob", "--role", "submitter", "--output", str(token))
     assert made.returncode == 0, made.stderr
@@ -352,7 +352,7 @@ def test_who_was_not_granted_a_secret_is_refused_and_learns_nothing(cluster: Sec
         assert "may not secrets." in done.stderr
 
 
-def test_the_next_attempt_gets_the_newest_version_and_after_revocation_none(cluster: SecretCluster) -> None:
+def test_the_next_attempt_gets_the_newest_version_and_none_after_revocation(cluster: SecretCluster) -> None:
     folder = cluster.folder("attempts")
     first, second = secrets.token_bytes(40), secrets.token_bytes(40)
     cluster.put("rotated", first)

@@ -31,7 +31,7 @@ DIGESTS = {name: hashlib.sha256(value).hexdigest() for name, value in VALUES.ite
 
 
 def put(cluster: LocalCluster, name: str) -> None:
-    """Store a value, which goes through a pipe alone, for the tester."""
+    """Store the secret's value, passing it through a pipe only."""
     done = subprocess.run(
         [*COMMAND, "secret", "put", name, "--file", "-"],
         cwd=REPOSITORY,
@@ -46,7 +46,7 @@ def put(cluster: LocalCluster, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Two JobManagers, two secrets; the tester may use one of them, and the other one."""
+    """A cluster with two JobManagers and two secrets, which are not granted to anybody yet."""
     home = tmp_path_factory.mktemp("leaders") / "home"
     home.mkdir()
     (home / "sluice.toml").write_text("[shuffle]\nenabled = false\n[taskmanager]\ncount = 1\nslots = 2\n")
@@ -60,7 +60,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def ask(cluster: LocalCluster) -> list[str]:
-    """What a query of the tester's session sees of both files, on executors."""
+    """For both files, the digest that executors see in a query of the tester's session; empty if none."""
     settings = cluster.json("connect")
     token = (cluster.home / "token").read_text().strip()
     done = subprocess.run(
@@ -77,7 +77,7 @@ def ask(cluster: LocalCluster) -> list[str]:
 
 
 def uses(cluster: LocalCluster, job_id: str) -> set[tuple[str, str, str]]:
-    """Process, secret, and whether it sees it, as the audit log has them."""
+    """The job's uses of secrets in the audit log: process, secret, and whether the process sees it."""
     lines = (cluster.home / "gateway" / "audit").glob("*.jsonl")
     records = [json.loads(line) for path in lines for line in path.read_text(encoding="utf-8").splitlines()]
     used = [each["detail"] for each in records if each.get("kind") == "secret.used"]
@@ -86,7 +86,7 @@ def uses(cluster: LocalCluster, job_id: str) -> set[tuple[str, str, str]]:
     }
 
 
-def test_a_session_has_the_secrets_that_it_was_started_with_under_the_next_leader_too(cluster: LocalCluster) -> None:
+def test_a_session_keeps_the_secrets_it_was_started_with_under_the_next_leader(cluster: LocalCluster) -> None:
     start = ("connect", "--start", "--secret", "db", "--executor-secret", "api")
     refused = cluster.sluice(*start)
     assert refused.returncode == 1

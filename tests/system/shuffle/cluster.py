@@ -41,7 +41,7 @@ class Cluster:
     services: list[ShuffleWorkers] = field(default_factory=list)
 
     async def serve(self, count: int, replicas: int) -> ShuffleWorkers:
-        """Start workers of its own for the shuffles from now on."""
+        """Start new shuffle workers for the shuffles from now on."""
         service = ShuffleWorkers(
             self.directory / f"workers-{len(self.services)}", self.pki.issuer, TRUST_DOMAIN, [self.job.job_id], count,
             replicas, memory_bytes=64 << 20,
@@ -68,7 +68,10 @@ async def cluster(
     shuffle: bool = True,
     shape: DriverShape = SHAPE,
 ) -> AsyncIterator[Cluster]:
-    """A job with two executors; its shuffles go through two workers, or are Spark's own in plaintext."""
+    """A job with two executors.
+
+    Its shuffles go through two workers, or are Spark's own in plaintext.
+    """
     channels = Channels.PLAINTEXT
     if shuffle:
         channels = Channels.OPENSSL if spark.engine is TlsEngine.OPENSSL else Channels.JDK
@@ -82,5 +85,5 @@ async def cluster(
 
 
 async def both(first: Any, second: Any) -> tuple[Any, Any]:
-    """Two answers, asked for at the same time."""
+    """Await two answers at the same time."""
     return await asyncio.gather(first, second)

@@ -1,4 +1,4 @@
-"""One compiled plugin and one PKI for all tests of this folder; jobs are made by its modules."""
+"""One compiled plugin and one PKI for all tests of this folder; its modules start the jobs."""
 
 from __future__ import annotations
 

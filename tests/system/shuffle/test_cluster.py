@@ -23,7 +23,7 @@ PIPELINE = Path(__file__).parent / "pipelines" / "two_steps.py"
 
 @pytest.fixture
 def shuffling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
-    """One TaskManager, two shuffle workers, every map's output on both."""
+    """A cluster with one TaskManager and two shuffle workers; both hold every map's output."""
     monkeypatch.setenv("SLUICE__SHUFFLE__ENABLED", "true")
     monkeypatch.setenv("SLUICE__SHUFFLE__REPLICAS", "2")
     cluster = start_cluster(tmp_path / "home", "--taskmanagers", "1")
@@ -33,7 +33,9 @@ def shuffling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local
         cluster.sluice("down")
 
 
-def test_every_process_shows_metrics_and_logs_as_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_process_shows_metrics_and_logs_in_the_configured_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SLUICE__LOG__FORMAT", "json")
     cluster = start_cluster(tmp_path / "home", "--taskmanagers", "1")
     try:
@@ -51,7 +53,7 @@ def test_every_process_shows_metrics_and_logs_as_it_is_told(tmp_path: Path, monk
         cluster.sluice("down")
 
 
-def test_job_goes_on_when_a_worker_is_killed_between_its_stages(shuffling: LocalCluster) -> None:
+def test_job_continues_when_a_worker_is_killed_between_its_stages(shuffling: LocalCluster) -> None:
     folder = shared_folder(shuffling.shared, "sums")
     job_id = shuffling.submit(PIPELINE, str(folder))
     eventually((folder / "first").exists, "the first shuffle was read", 150)

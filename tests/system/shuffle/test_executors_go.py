@@ -1,4 +1,4 @@
-"""Executors that are given back or decommissioned take no output of a map with them; nor do workers that hand over."""
+"""No map output is lost when executors are released or decommissioned, or when workers hand over."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def shuffling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster
 
 
 def running(job: Any) -> list[Any]:
-    """Its executors that run."""
+    """The job's executors that are running."""
     return [each for each in job["executors"] if each["state"] == "RUNNING"]
 
 
@@ -65,7 +65,7 @@ def folder(shuffling: LocalCluster, tmp_path: Path) -> Path:
 
 
 def submit(cluster: LocalCluster, folder: Path, *options: str) -> str:
-    """Submit; returns the job id when the first read is over."""
+    """Submit the pipeline; returns the job id once the shuffle was read for the first time."""
     done = cluster.sluice("submit", *options, str(PIPELINE), "--", str(folder))
     assert done.returncode == 0, done.stderr
     job_id = done.stdout.strip()
@@ -74,7 +74,7 @@ def submit(cluster: LocalCluster, folder: Path, *options: str) -> str:
 
 
 def check(cluster: LocalCluster, job_id: str, folder: Path) -> None:
-    """Let the job go on: the right answer, and no map ran twice."""
+    """Let the job go on, and check that its answer is right and that no map ran twice."""
     (folder / "go").touch()
     job = cluster.wait_for_state(job_id, "FINISHED", "FAILED")
     assert job["state"] == "FINISHED", job["failure"]
@@ -83,13 +83,15 @@ def check(cluster: LocalCluster, job_id: str, folder: Path) -> None:
     assert len(list(folder.glob("map-*"))) == MAPS
 
 
-def test_all_executors_are_given_back_between_maps_and_reducers(shuffling: LocalCluster, folder: Path) -> None:
+def test_no_map_output_is_lost_when_all_executors_are_released_before_the_reducers(
+    shuffling: LocalCluster, folder: Path
+) -> None:
     job_id = submit(shuffling, folder, *(f"--conf={key}={value}" for key, value in DYNAMIC.items()))
     eventually(lambda: not running(shuffling.job(job_id)), "no executor is left", 60)
     check(shuffling, job_id, folder)
 
 
-def test_a_worker_that_was_drained_and_lost_its_disk_costs_no_map(shuffling: LocalCluster, folder: Path) -> None:
+def test_no_map_runs_again_when_a_drained_worker_loses_its_disk(shuffling: LocalCluster, folder: Path) -> None:
     def state() -> str:
         workers = json.loads(shuffling.sluice("shuffle", "status", "--json").stdout)["service"]["workers"]
         return str(next(each["state"] for each in workers if each["name"] == "shuffle-worker-1"))

@@ -1,4 +1,4 @@
-"""What is committed outlives executors; what a worker held is read from its replica, or computed again."""
+"""Committed output outlives executors; a lost worker's data is read from a replica or computed again."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ SQL = pytest.mark.parametrize("sql", [pytest.param(True, id="sql"), pytest.param
 async def job(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pki: TestPki, spark: SparkRuntime
 ) -> AsyncIterator[Cluster]:
-    """A job that is given other workers by each test."""
+    """A job to which each test gives new workers."""
     async with cluster(tmp_path_factory.mktemp("faults"), pki, spark, {**CONF, **request.param}) as started:
         yield started
 
 
 async def written(job: Cluster, name: str, folder: Path, *, sql: bool) -> list[object]:
-    """Write a shuffle; its rows, digest and the number of its map attempts."""
+    """Write a shuffle; returns the number of its rows, their digest and the number of map attempts."""
     answer: list[object] = await job.run("faults.write", name=name, folder=str(folder), sql=sql)
     assert answer[2] == MAPS
     return answer
 
 
 @SQL
-async def test_executor_killed_after_its_maps_costs_no_map_attempt(job: Cluster, tmp_path: Path, sql: bool) -> None:
+async def test_no_map_runs_again_after_its_executor_was_killed(job: Cluster, tmp_path: Path, sql: bool) -> None:
     await job.serve(2, 1)
     before = await written(job, "executor", tmp_path, sql=sql)
     number, process = next((n, each) for n, each in job.job.executors.items() if each.running)
@@ -53,7 +53,9 @@ async def test_executor_killed_after_its_maps_costs_no_map_attempt(job: Cluster,
 
 
 @SQL
-async def test_worker_killed_with_one_replica_costs_just_its_maps(job: Cluster, tmp_path: Path, sql: bool) -> None:
+async def test_only_the_maps_of_a_killed_worker_run_again_with_one_replica(
+    job: Cluster, tmp_path: Path, sql: bool
+) -> None:
     service = await job.serve(2, 1)
     rows, digest, _ = await written(job, "one", tmp_path, sql=sql)
     await service.kill("shuffle-worker-1")
@@ -63,14 +65,16 @@ async def test_worker_killed_with_one_replica_costs_just_its_maps(job: Cluster, 
 
 
 @SQL
-async def test_worker_killed_with_two_replicas_costs_nothing(job: Cluster, tmp_path: Path, sql: bool) -> None:
+async def test_no_map_runs_again_after_a_worker_was_killed_with_two_replicas(
+    job: Cluster, tmp_path: Path, sql: bool
+) -> None:
     service = await job.serve(3, 2)
     before = await written(job, "two", tmp_path, sql=sql)
     await service.kill("shuffle-worker-2")
     assert await job.run("faults.read", name="two", folder=str(tmp_path)) == before
 
 
-async def test_worker_that_was_killed_before_the_maps_is_left_out(job: Cluster, tmp_path: Path) -> None:
+async def test_worker_killed_before_the_maps_is_not_used(job: Cluster, tmp_path: Path) -> None:
     service = await job.serve(2, 2)
     await service.kill("shuffle-worker-1")
     await written(job, "left-out", tmp_path, sql=True)
@@ -87,7 +91,7 @@ async def test_worker_that_stops_answering_is_replaced_by_its_replica(job: Clust
         process.resume()
 
 
-async def test_worker_started_again_serves_what_was_committed(job: Cluster, tmp_path: Path) -> None:
+async def test_restarted_worker_serves_what_was_committed(job: Cluster, tmp_path: Path) -> None:
     service = await job.serve(1, 1)
     before = await written(job, "restart", tmp_path, sql=True)
     port = service.allocate(0, 0).workers[0].port
@@ -96,7 +100,7 @@ async def test_worker_started_again_serves_what_was_committed(job: Cluster, tmp_
     assert await job.run("faults.read", name="restart", folder=str(tmp_path)) == before
 
 
-async def test_worker_started_again_at_another_port_is_found(job: Cluster, tmp_path: Path) -> None:
+async def test_restarted_worker_is_found_at_another_port(job: Cluster, tmp_path: Path) -> None:
     service = await job.serve(1, 1)
     before = await written(job, "moved", tmp_path, sql=True)
     port = service.allocate(0, 0).workers[0].port
@@ -117,7 +121,7 @@ async def test_damaged_files_never_give_a_wrong_answer(job: Cluster, tmp_path: P
 
 
 def damage(service: ShuffleWorkers, name: str) -> int:
-    """Flip a bit in every kilobyte of a worker's files but the small ones; returns how many files there are."""
+    """Flip a bit in every kilobyte of a worker's files over 4096 bytes; returns the number of files."""
     files = [path for path in service.data(name).rglob("*") if path.is_file() and path.stat().st_size > 4096]
     for path in files:
         content = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Every kind of shuffle gives the same through the service as without it."""
+"""Every kind of shuffle gives the same result with the shuffle service as without it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ CONF = {
 
 @dataclass
 class Pair:
-    """The same program twice."""
+    """Two jobs that run the same program: one with our shuffle service, one with Spark's own shuffle."""
 
     ours: Cluster
     sparks: Cluster
 
     async def run(self, function: str, *folders: Path) -> tuple[Any, Any]:
-        """What both of them answer; each with a folder of its own if there are any."""
+        """The answers of both jobs; each gets its own folder if folders are given."""
         arguments = [{"folder": str(folder)} for folder in folders] or [{}, {}]
         ours, sparks = await asyncio.gather(
             self.ours.run(function, **arguments[0]), self.sparks.run(function, **arguments[1])
@@ -50,7 +50,7 @@ class Pair:
 async def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pki: TestPki, spark: SparkRuntime
 ) -> AsyncIterator[Pair]:
-    """A job of ours and one of Spark's own, side by side."""
+    """A job with our shuffle service and one with Spark's own shuffle, side by side."""
     directory = tmp_path_factory.mktemp("kinds")
     for name in ("ours", "sparks"):
         (directory / name).mkdir()
@@ -69,19 +69,21 @@ async def pair(
         "rdd_group", "rdd_sort", "rdd_join", "jvm_sort",
     ],
 )  # fmt: skip
-async def test_gives_what_sparks_own_shuffle_gives(pair: Pair, kind: str) -> None:
+async def test_each_kind_of_shuffle_gives_the_result_of_sparks_own_shuffle(pair: Pair, kind: str) -> None:
     ours, sparks = await pair.run(f"kinds.{kind}")
     assert ours == sparks
 
 
 @pytest.mark.parametrize("kind", ["skew_join", "local_read"])
-async def test_adaptive_execution_reads_parts_of_the_maps(pair: Pair, kind: str) -> None:
+async def test_adaptive_execution_reads_partial_maps_with_the_result_of_sparks_own_shuffle(
+    pair: Pair, kind: str
+) -> None:
     ours, sparks = await pair.run(f"kinds.{kind}")
     assert ours == sparks
     assert ours[-1] is True
 
 
-async def test_a_speculative_attempt_beside_the_first_changes_nothing(pair: Pair, tmp_path: Path) -> None:
+async def test_a_speculative_attempt_does_not_change_the_result(pair: Pair, tmp_path: Path) -> None:
     folders = [tmp_path / "ours", tmp_path / "sparks"]
     for folder in folders:
         folder.mkdir()
@@ -90,7 +92,7 @@ async def test_a_speculative_attempt_beside_the_first_changes_nothing(pair: Pair
     assert ours[1] > 1
 
 
-async def test_streaming_aggregation(pair: Pair, tmp_path: Path) -> None:
+async def test_streaming_aggregation_gives_the_result_of_sparks_own_shuffle(pair: Pair, tmp_path: Path) -> None:
     folders = [tmp_path / "ours", tmp_path / "sparks"]
     for folder in folders:
         folder.mkdir()
@@ -98,16 +100,19 @@ async def test_streaming_aggregation(pair: Pair, tmp_path: Path) -> None:
     assert ours == sparks
 
 
-async def test_real_time_mode_without_the_service_is_refused_and_says_why(pair: Pair, tmp_path: Path) -> None:
+async def test_real_time_mode_without_the_shuffle_service_is_refused_with_the_reason(
+    pair: Pair, tmp_path: Path
+) -> None:
     answer = await pair.sparks.run("kinds.real_time", folder=str(tmp_path))
     assert "shuffles in real-time mode need the shuffle service" in answer
 
 
-async def test_everything_went_through_the_workers_over_mutual_tls(pair: Pair) -> None:
+async def test_all_shuffle_data_goes_through_the_workers_over_tls_1_3(pair: Pair) -> None:
     await pair.ours.run("kinds.group")
     service = pair.ours.services[0]
     for name in service.processes:
-        assert (await service.statistics(name))["written_bytes"] >= 0
+        jobs = (await service.statistics(name))["jobs"]
+        assert sum(job["pushed_bytes"] for job in jobs) > 0
     reports = sorted(pair.ours.job.directory.glob("executor-*/reports"))
     workers: set[str] = set()
     for directory in reports:

@@ -1,4 +1,4 @@
-"""Executors talk to the shuffle worker they were given and to nobody else: hostile ones get not even a HELLO."""
+"""Executors talk only to the shuffle worker they were given; hostile workers do not even get a HELLO."""
 
 from __future__ import annotations
 
@@ -32,22 +32,25 @@ HOSTILE = [
 
 @dataclass
 class Impostor:
-    """Listens in the place of a worker, and keeps what it is told."""
+    """A server in place of a worker; it records what it is sent."""
 
     address: WorkerAddress
     told: bytes = b""
 
     def allocate(self, context: int, shuffle_id: int) -> ShuffleAllocation:
-        """Every shuffle goes to it."""
+        """Allocate every shuffle to the impostor."""
         return ShuffleAllocation((context << 20) + shuffle_id, (self.address,), 1, secrets.token_bytes(8))
 
     def release(self, job_id: str, context: int, shuffle_id: int) -> None:
-        """It keeps nothing."""
+        """Does nothing, since the impostor keeps no shuffles."""
 
 
 @asynccontextmanager
 async def impostor(identity: Path | None, *, tls12: bool = False, asks: bool = True) -> AsyncIterator[Impostor]:
-    """With the certificate in ``identity``; without one, in plaintext. ``asks`` for the client's certificate."""
+    """Run an impostor with the certificate in ``identity``, or in plaintext without one.
+
+    ``asks`` tells whether it requests the client's certificate.
+    """
     context = None
     if identity is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -78,13 +81,13 @@ async def impostor(identity: Path | None, *, tls12: bool = False, asks: bool = T
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def job(tmp_path_factory: pytest.TempPathFactory, pki: TestPki, spark: SparkRuntime) -> AsyncIterator[Cluster]:
-    """A job that gives up at the first failure."""
+    """A job that fails at the first failed task."""
     async with cluster(tmp_path_factory.mktemp("peers"), pki, spark, {"spark.task.maxFailures": "1"}) as started:
         yield started
 
 
 async def refusal(job: Cluster, server: Impostor) -> str:
-    """What the job fails with; it must not have told the impostor anything."""
+    """The error with which the job fails when the impostor is its worker."""
     job.job.shuffle = server
     answer = json.loads(await job.job.ask(json.dumps({"run": "kinds.rdd_reduce"})))
     assert "result" not in answer
@@ -98,33 +101,33 @@ async def test_worker_with_a_hostile_certificate_is_refused(job: Cluster, pki: T
         assert server.told == b""
 
 
-async def test_another_worker_in_its_place_is_refused(job: Cluster, pki: TestPki) -> None:
+async def test_another_worker_in_the_place_of_the_given_one_is_refused(job: Cluster, pki: TestPki) -> None:
     other = SpiffeId.process(TRUST_DOMAIN, Role.SHUFFLE_WORKER, "shuffle-worker-2")
     async with impostor(pki.directory(other)) as server:
         assert "answers in the place of shuffle-worker-1" in await refusal(job, server)
         assert server.told == b""
 
 
-async def test_worker_that_wants_no_certificate_is_refused(job: Cluster, pki: TestPki) -> None:
+async def test_worker_that_requests_no_client_certificate_is_refused(job: Cluster, pki: TestPki) -> None:
     async with impostor(pki.directory(WORKER), asks=False) as server:
         assert "a handshake without certificates" in await refusal(job, server)
         assert server.told == b""
 
 
-async def test_tls_1_2_is_refused(job: Cluster, pki: TestPki) -> None:
+async def test_worker_with_tls_1_2_is_refused(job: Cluster, pki: TestPki) -> None:
     async with impostor(pki.directory(WORKER), tls12=True) as server:
         assert "shuffle-worker-1 cannot be reached" in await refusal(job, server)
         assert server.told == b""
 
 
-async def test_plaintext_gets_a_client_hello_and_no_more(job: Cluster) -> None:
+async def test_plaintext_worker_receives_only_a_client_hello(job: Cluster) -> None:
     async with impostor(None) as server:
         assert "shuffle-worker-1 cannot be reached" in await refusal(job, server)
         assert server.told.startswith(b"\x16\x03")
         assert b"push" not in server.told
 
 
-async def test_honest_worker_in_the_same_place_is_told(job: Cluster, pki: TestPki) -> None:
+async def test_honest_worker_in_the_same_place_receives_the_frames(job: Cluster, pki: TestPki) -> None:
     async with impostor(pki.directory(WORKER)) as server:
         await refusal(job, server)
         assert server.told.startswith(b"SLC1")

@@ -1,4 +1,7 @@
-"""A job that holds all slots gives way to one of higher priority, and both answer right: nothing kept is made again."""
+"""A job that holds all slots yields to one of higher priority, and both give the right answer.
+
+What the shuffle service keeps is not computed again.
+"""
 
 from __future__ import annotations
 
@@ -75,23 +78,23 @@ def submit(cluster: LocalCluster, *arguments: str) -> str:
 
 
 def running(cluster: LocalCluster, job_id: str) -> list[Any]:
-    """Its executors that run."""
+    """The job's executors that are running."""
     return [each for each in cluster.job(job_id)["executors"] if each["state"] == "RUNNING"]
 
 
 def preempted(job: Any) -> list[str]:
-    """How its executors that were preempted ended."""
+    """The exit reasons of the job's preempted executors."""
     return [each["exit_reason"] for each in job["executors"] if each["exit_reason"].startswith(REASON)]
 
 
 def finished(cluster: LocalCluster, job_id: str) -> Any:
-    """The job when it has ended well, in its first attempt."""
+    """The job after it has finished, in its first attempt."""
     job = cluster.wait_for_state(job_id, "FINISHED", "FAILED", seconds=LONG_SECONDS)
     assert (job["state"], job["attempt"]) == ("FINISHED", 1), job["failure"]
     return job
 
 
-def test_what_the_shuffle_service_keeps_is_not_made_again(
+def test_maps_kept_by_the_shuffle_service_do_not_run_again_after_preemption(
     shared_slots: LocalCluster, folders: tuple[Path, Path]
 ) -> None:
     low_folder, high_folder = folders
@@ -117,7 +120,7 @@ def test_what_the_shuffle_service_keeps_is_not_made_again(
         assert len(list(folder.glob("map-*"))) == MAPS, "no map ran twice"
 
 
-def test_a_task_that_outlives_the_grace_runs_again_and_counts_as_no_failure(
+def test_a_task_that_outlives_the_grace_period_runs_again_and_is_not_counted_as_failed(
     shared_slots: LocalCluster, folders: tuple[Path, Path]
 ) -> None:
     low_folder, high_folder = folders

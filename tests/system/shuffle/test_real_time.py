@@ -1,4 +1,7 @@
-"""Structured Streaming's real-time mode: rows go through the workers while both stages run, and nothing listens."""
+"""Structured Streaming's real-time mode: rows go through the workers while both stages run.
+
+Executors open no new listener.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ _names = itertools.count()
 
 
 class Query:
-    """One query of a job, and the numbers that its source was given."""
+    """One query of a job, which counts the rows given to its source."""
 
     def __init__(self, job: Cluster, folder: Path, kind: str = "aggregate") -> None:
         folder.chmod(0o755)
@@ -56,16 +59,16 @@ class Query:
         await self.stop()
 
     async def start(self) -> None:
-        """Begin, or go on from the checkpoint."""
+        """Start the query, or resume it from its checkpoint."""
         await self.job.run("real_time.start", name=self.name, folder=str(self.folder), kind=self.kind)
 
     async def add(self, count: int, gap: float = 0.0) -> None:
-        """Give the source so many more rows."""
+        """Give the source ``count`` more rows."""
         values = list(range(self.given, self.given + count))
         self.given += await self.job.run("real_time.add", name=self.name, values=values, gap=gap)
 
     async def failure(self) -> str:
-        """What the query died of; fails when it does not."""
+        """The error with which the query failed; the test fails if the query goes on."""
         answer: str = await self.job.run("real_time.failure", name=self.name)
         assert answer, "the query goes on"
         return answer
@@ -83,7 +86,7 @@ class Query:
             await asyncio.sleep(0.2)
 
     async def rows(self) -> list[list[int]]:
-        """What the sink has been given."""
+        """The rows that the sink received."""
         answer: list[list[int]] = await self.job.run("real_time.rows", folder=str(self.folder))
         return answer
 
@@ -95,11 +98,11 @@ class Query:
         return found
 
     def expected(self) -> dict[int, int]:
-        """How often each key was given."""
+        """How many rows with each key the source was given."""
         return {key: len(range(key, self.given, KEYS)) for key in range(min(KEYS, self.given))}
 
     async def stop(self) -> None:
-        """End it."""
+        """Stop the query."""
         await self.job.run("real_time.stop", name=self.name)
 
 
@@ -113,7 +116,7 @@ def listening(job: Cluster) -> set[tuple[int, int]]:
     return found
 
 
-async def test_every_row_comes_once_and_nothing_new_listens(job: Cluster, tmp_path: Path) -> None:
+async def test_every_row_arrives_once_and_executors_open_no_new_listener(job: Cluster, tmp_path: Path) -> None:
     before = listening(job)
     async with Query(job, tmp_path) as query:
         await query.add(200, gap=0.01)
@@ -139,7 +142,7 @@ async def test_duplicates_are_dropped_across_batches(job: Cluster, tmp_path: Pat
     assert sorted(value for _, _, value, _ in await query.rows()) == list(range(400))
 
 
-async def test_worker_killed_with_one_replica_ends_the_query_and_its_checkpoint_goes_on(
+async def test_query_fails_when_a_worker_with_one_replica_is_killed_and_resumes_from_its_checkpoint(
     job: Cluster, tmp_path: Path
 ) -> None:
     service = await job.serve(2, 1)
@@ -156,7 +159,7 @@ async def test_worker_killed_with_one_replica_ends_the_query_and_its_checkpoint_
         await query.until_counted()
 
 
-async def test_worker_killed_with_two_replicas_costs_nothing(job: Cluster, tmp_path: Path) -> None:
+async def test_query_continues_when_a_worker_with_two_replicas_is_killed(job: Cluster, tmp_path: Path) -> None:
     service = await job.serve(2, 2)
     async with Query(job, tmp_path) as query:
         await query.add(100, gap=0.01)
@@ -168,7 +171,9 @@ async def test_worker_killed_with_two_replicas_costs_nothing(job: Cluster, tmp_p
         assert len(await query.rows()) == query.given
 
 
-async def test_executor_killed_ends_the_query_and_its_checkpoint_goes_on(job: Cluster, tmp_path: Path) -> None:
+async def test_query_fails_when_an_executor_is_killed_and_resumes_from_its_checkpoint(
+    job: Cluster, tmp_path: Path
+) -> None:
     await job.serve(2, 1)
     async with Query(job, tmp_path) as query:
         await query.add(100, gap=0.01)

@@ -1,4 +1,4 @@
-"""The keys of sealed shuffles are with the job and those who start it: with nobody else, and on no disk."""
+"""Only the job and the processes that start it have the keys of its sealed shuffles; no disk has them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def keys_of(secret: str, job_id: str) -> list[bytes]:
 
 
 def memory_of(process: psutil.Process) -> Iterator[bytes]:
-    """What a process can write to."""
+    """The contents of all writable memory of a process."""
     with Path(f"/proc/{process.pid}/mem").open("rb", buffering=0) as memory:
         for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
             place, rights = line.split()[:2]
@@ -83,7 +83,7 @@ def memory_of(process: psutil.Process) -> Iterator[bytes]:
                     continue
 
 
-def test_keys_are_with_the_job_alone(sealing: LocalCluster) -> None:
+def test_seal_keys_are_held_only_by_the_job_and_the_processes_that_start_it(sealing: LocalCluster) -> None:
     folder = shared_folder(sealing.shared, "sums")
     job_id = sealing.submit(PIPELINE, str(folder))
     eventually((folder / "first").exists, "the first shuffle was read", 150)

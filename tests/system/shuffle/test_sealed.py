@@ -1,4 +1,4 @@
-"""Spark's shuffles, sealed: workers have nothing that can be read, and no lie of theirs is believed."""
+"""Spark's sealed shuffles: workers hold nothing readable, and readers believe none of their lies."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ SEED = int(os.environ.get("SLUICE_LIES_SEED", "1"))
 
 @dataclass
 class Liars:
-    """A job, and its worker that lies as long as there is the file."""
+    """A job whose worker lies while the file ``flag`` exists."""
 
     job: Cluster
     workers: ShuffleWorkers
     flag: Path
 
     def said(self) -> list[str]:
-        """All lies so far."""
+        """All lies that the worker has told so far."""
         found = self.flag.with_suffix(".said")
         return found.read_text().splitlines() if found.exists() else []
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def liars(tmp_path_factory: pytest.TempPathFactory, pki: TestPki, spark: SparkRuntime) -> AsyncIterator[Liars]:
-    """The worker is honest to begin with."""
+    """A job and a lying worker, which starts out honest."""
     directory = tmp_path_factory.mktemp("sealed")
     async with cluster(directory, pki, spark, CONF) as job:
         workers = ShuffleWorkers(
@@ -70,7 +70,7 @@ async def liars(tmp_path_factory: pytest.TempPathFactory, pki: TestPki, spark: S
         yield Liars(job, workers, flag)
 
 
-async def test_worker_has_nothing_that_can_be_read(liars: Liars) -> None:
+async def test_worker_stores_only_ciphertext_of_a_sealed_shuffle(liars: Liars) -> None:
     right = [sum(each % 7 < 4 for each in range(ROWS)), ROWS]
     assert await liars.job.run("sealed.write", rows=ROWS) == right
     found = await liars.job.run("sealed.read")
@@ -81,7 +81,7 @@ async def test_worker_has_nothing_that_can_be_read(liars: Liars) -> None:
 
 
 @pytest.mark.timeout(400 + LIES)
-async def test_no_lie_is_believed(liars: Liars) -> None:
+async def test_altered_answers_of_a_worker_fail_the_fetch(liars: Liars) -> None:
     before = len(liars.said())
     liars.flag.touch()
     try:
@@ -93,7 +93,7 @@ async def test_no_lie_is_believed(liars: Liars) -> None:
     assert len(liars.said()) - before >= LIES
 
 
-async def test_worker_that_sends_more_than_its_credit_is_cut_off(liars: Liars) -> None:
+async def test_worker_that_sends_more_than_its_credit_is_disconnected(liars: Liars) -> None:
     liars.flag.write_text("flood")
     try:
         assert not await liars.job.run("sealed.flooded", credit=CREDIT)
@@ -104,7 +104,7 @@ async def test_worker_that_sends_more_than_its_credit_is_cut_off(liars: Liars) -
     assert int(sent.read_text()) < CREDIT + IN_SOCKETS
 
 
-async def test_lies_fail_the_job_and_the_truth_is_right_again(liars: Liars) -> None:
+async def test_altered_answers_fail_the_job_and_honest_answers_give_the_right_result_again(liars: Liars) -> None:
     right = await liars.job.run("sealed.count")
     liars.flag.touch()
     try:
@@ -115,7 +115,7 @@ async def test_lies_fail_the_job_and_the_truth_is_right_again(liars: Liars) -> N
     assert await liars.job.run("sealed.count") == right
 
 
-async def test_plugin_and_python_seal_alike(liars: Liars) -> None:
+async def test_plugin_opens_segments_that_python_has_sealed(liars: Liars) -> None:
     sealer = MapSealer(SealKeys(liars.job.job._secret, liars.job.job.job_id), 7, 1 << 40)
     segments = [sealer.seal(2, b"one"), sealer.seal(3, b"other"), sealer.seal(2, b"", last=True)]
     places = [(2, b"one", 0), (3, b"other", 0), (2, b"", 2)]

@@ -1,7 +1,7 @@
-"""All queries of TPC-H: the same through the service, sealed, as without it, and as another engine answers them.
+"""All TPC-H queries: same results through the sealed service, without it, and from another engine.
 
-``SLUICE_TPCH_SCALE=1 pytest tests/system/shuffle/test_tpch.py`` (``make test-tpch``) takes the scale that TPC-H begins
-with.
+``SLUICE_TPCH_SCALE=1 pytest tests/system/shuffle/test_tpch.py`` (``make test-tpch``) uses the scale that
+TPC-H starts at.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SEALED = {"spark.sluice.shuffle.seal": "true"}
 
 @dataclass
 class Warehouse:
-    """The same tables for a job of ours, a job of Spark's own, and DuckDB's answers."""
+    """The same tables for a job with our shuffles and a job with Spark's own, and DuckDB's answers."""
 
     ours: Cluster
     sparks: Cluster
@@ -47,7 +47,7 @@ class Warehouse:
 async def warehouse(
     tmp_path_factory: pytest.TempPathFactory, pki: TestPki, spark: SparkRuntime
 ) -> AsyncIterator[Warehouse]:
-    """Generated once."""
+    """The warehouse; its tables are generated once."""
     directory = tmp_path_factory.mktemp("tpch")
     for name in ("tables", "ours", "sparks"):
         (directory / name).mkdir()
@@ -64,7 +64,9 @@ async def warehouse(
 
 
 @pytest.mark.parametrize("number", QUERIES)
-async def test_query(warehouse: Warehouse, number: int) -> None:
+async def test_tpch_query_gives_the_rows_of_sparks_shuffle_and_of_another_engine(
+    warehouse: Warehouse, number: int
+) -> None:
     sql = warehouse.answers.queries[number]
     ours, sparks = await asyncio.gather(
         warehouse.ours.run("tpch.query", sql=sql), warehouse.sparks.run("tpch.query", sql=sql)

@@ -1,4 +1,4 @@
-"""Tables and queries of TPC-H from DuckDB, and its answers."""
+"""TPC-H tables and queries from DuckDB, and its answers to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUERIES = tuple(range(1, 23))
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The text of each query, and its rows as an engine that is not Spark finds them."""
+    """The text of each query, and the rows that an engine other than Spark returns for it."""
 
     queries: dict[int, str]
     rows: dict[int, list[list[Any]]]
@@ -46,16 +46,16 @@ def generate(folder: Path, scale: float) -> Answers:
 
 
 def plain(value: Any) -> Any:
-    """As the Spark program gives it."""
+    """Convert a value to the form in which the Spark program returns it."""
     if isinstance(value, decimal.Decimal):
         return float(value)
     return str(value) if isinstance(value, dt.date) else value
 
 
 def same(first: list[list[Any]], second: list[list[Any]]) -> bool:
-    """Whether two answers agree, rows in any order.
+    """Whether two answers agree, with rows in any order.
 
-    Spark gives means and quotients of decimals with six digits, DuckDB as floating-point numbers.
+    Spark returns means and quotients of decimals with six digits, DuckDB as floating-point numbers.
     """
     if len(first) != len(second):
         return False
@@ -64,7 +64,7 @@ def same(first: list[list[Any]], second: list[list[Any]]) -> bool:
 
 
 def _key(row: list[Any]) -> tuple[list[str], list[str]]:
-    """Texts first, and no more digits of numbers than both engines have."""
+    """A sort key: texts first, then numbers with only as many digits as both engines return."""
     texts = [str(value) for value in row if not isinstance(value, int | float)]
     return texts, [f"{value:024.3f}" for value in row if isinstance(value, int | float)]
 

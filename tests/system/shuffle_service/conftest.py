@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 
 async def eventually(check: Callable[[], Awaitable[_T]], what: str) -> _T:
-    """Poll until ``check`` answers something true; that answer."""
+    """Poll ``check`` until it returns something true, and return that."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         answer = await check()
@@ -56,7 +56,7 @@ async def eventually(check: Callable[[], Awaitable[_T]], what: str) -> _T:
 
 @dataclass
 class ShuffleWorld:
-    """What a test works with; everything started is ended at its end."""
+    """What a test works with; :meth:`close` ends everything that was started."""
 
     pki: TestPki
     home: Home
@@ -64,14 +64,14 @@ class ShuffleWorld:
     clusters: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def identity(self, role: Role, name: str) -> TlsIdentity:
-        """An identity of the home."""
+        """An identity in the home, issued if it does not exist."""
         directory = self.home.identity(role, name)
         if not directory.exists():
             self.pki.issuer.issue_to(directory, SpiffeId.process(TRUST_DOMAIN, role, name), ips=["127.0.0.1"])
         return TlsIdentity(directory)
 
     async def start(self, role: Role, name: str) -> None:
-        """``sluice run ROLE --name NAME``, as its user would start it."""
+        """Run ``sluice run ROLE --name NAME``, as a user would start it."""
         self.identity(role, name)
         argv = [
             sys.executable,
@@ -91,13 +91,13 @@ class ShuffleWorld:
             )
 
     async def kill(self, name: str) -> None:
-        """``kill -9``."""
+        """Send SIGKILL to the process, and wait until it has ended."""
         process = self.processes.pop(name)
         process.signal_group(signal.SIGKILL)
         await process.wait()
 
     async def cluster(self, name: str = "jm-1", secret: bytes = b"of the first cluster") -> ShuffleManagerLink:
-        """A JobManager's link, of the cluster with this secret."""
+        """A JobManager's link to the shuffle manager, for the cluster with this secret."""
         config = ShuffleConfig(enabled=True)
         rpc = RpcService(self.identity(Role.JOBMANAGER, name))
         self.clusters.push_async_callback(rpc.close)
@@ -110,7 +110,7 @@ class ShuffleWorld:
         return link
 
     def client(self, job_id: str, allocation: ShuffleAllocation, seal: SealKeys | None = None) -> ShuffleClient:
-        """An executor of the job."""
+        """A shuffle client with the identity of an executor of the job."""
         identity = self.pki.identity(SpiffeId.executor(TRUST_DOMAIN, job_id, 1))
         key = allocation.integrity_key.hex()
         return ShuffleClient(identity, allocation.workers, key, replicas=allocation.replicas, seal=seal)
@@ -130,7 +130,7 @@ class ShuffleWorld:
         return view
 
     def files(self) -> list[Path]:
-        """What workers have on disk of any job."""
+        """The files that workers keep on disk for the test job, whose id is 32 times ``a``."""
         return [path for path in self.home.shuffle.rglob("*") if path.is_file() and "a" * 32 in str(path)]
 
     async def close(self) -> None:
@@ -142,7 +142,7 @@ class ShuffleWorld:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[ShuffleWorld]:
-    """No process runs yet."""
+    """A world in which no process runs yet."""
     pki = TestPki(tmp_path)
     pki.home.create()
     (pki.home.root / "sluice.toml").write_text(SETTINGS)

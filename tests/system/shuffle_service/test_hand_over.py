@@ -1,4 +1,4 @@
-"""A drained worker gives what it keeps to another one: then it can be killed, and readers find all of it."""
+"""A drained worker hands all its data to another; it can then be killed, and readers miss nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MARK = b"four and twenty blackbirds"
 
 
 async def started(world: ShuffleWorld, names: Sequence[str] = NAMES) -> ShuffleManagerLink:
-    """A manager and workers."""
+    """Start a manager and workers; returns a link to the manager."""
     await world.start(Role.SHUFFLE_MANAGER, "manager-1")
     for name in names:
         await world.start(Role.SHUFFLE_WORKER, name)
@@ -33,7 +33,7 @@ async def started(world: ShuffleWorld, names: Sequence[str] = NAMES) -> ShuffleM
     return link
 
 
-async def test_what_a_drained_worker_kept_is_read_from_its_successor(world: ShuffleWorld) -> None:
+async def test_outputs_of_a_drained_worker_are_read_from_its_successor(world: ShuffleWorld) -> None:
     link = await started(world)
     allocation = await link.allocate(JOB, 0, 4)
     places = {map_id: await write(world, allocation, map_id) for map_id in range(6)}
@@ -77,8 +77,8 @@ async def test_what_a_drained_worker_kept_is_read_from_its_successor(world: Shuf
     await eventually(gone, "nothing of the job is on disk of those that run")
 
 
-async def test_sealed_maps_go_on_as_they_are(world: ShuffleWorld) -> None:
-    """Those who hand over and take over have no key; the readers find all of it, and would miss what is not there."""
+async def test_sealed_maps_are_handed_over_unchanged_and_without_a_key(world: ShuffleWorld) -> None:
+    """Neither worker of the hand-over has a key; readers find everything, and notice what is missing."""
     link = await started(world)
     allocation = await link.allocate(JOB, 0, PARTITIONS)
     number, rng = allocation.shuffle_number, random.Random(1)  # noqa: S311  # no secret
@@ -115,7 +115,7 @@ async def test_sealed_maps_go_on_as_they_are(world: ShuffleWorld) -> None:
     assert all(MARK not in path.read_bytes() for path in world.files())
 
 
-async def test_two_replicas_stay_on_two_workers(world: ShuffleWorld) -> None:
+async def test_two_replicas_stay_on_two_different_workers_after_a_hand_over(world: ShuffleWorld) -> None:
     link = await started(world, NAMES[:2])
     link.replicas = 2
     allocation = await link.allocate(JOB, 0, 4)
@@ -138,7 +138,7 @@ async def test_two_replicas_stay_on_two_workers(world: ShuffleWorld) -> None:
     assert await read(world, allocation, again.address, 1) == DATA
 
 
-async def test_a_worker_that_takes_part_again_is_found_at_its_place(world: ShuffleWorld) -> None:
+async def test_a_drained_worker_that_takes_part_again_is_located_itself(world: ShuffleWorld) -> None:
     link = await started(world)
     allocation = await link.allocate(JOB, 0, 4)
     where = await write(world, allocation, 0)
@@ -151,7 +151,7 @@ async def test_a_worker_that_takes_part_again_is_found_at_its_place(world: Shuff
     assert await read(world, allocation, where, 0) == DATA
 
 
-async def test_a_worker_that_nobody_expects_is_refused(world: ShuffleWorld) -> None:
+async def test_a_hand_over_by_an_unexpected_worker_or_for_a_foreign_job_is_refused(world: ShuffleWorld) -> None:
     link = await started(world)
     allocation = await link.allocate(JOB, 0, 4)
     where = await write(world, allocation, 0)

@@ -1,4 +1,4 @@
-"""The manager that leads next knows who has taken over what, and goes on with what the one before it began."""
+"""The next leading manager knows which worker took over what, and finishes what the last one began."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["service"]
 JOB, OTHER = "a" * 32, "b" * 32
 
 
-async def test_the_next_manager_knows_who_took_over(service: Service) -> None:
-    """Also when the worker that gave it away is gone by then, and the one that goes on draining is not."""
+async def test_the_next_manager_knows_the_successors_of_drained_workers(service: Service) -> None:
+    """Even when the drained worker has been removed meanwhile and another one is still draining."""
     await service.start_manager("manager-1")
     await service.start_manager("manager-2")
     gone = await service.start_worker("w-1")
@@ -39,7 +39,7 @@ async def test_the_next_manager_knows_who_took_over(service: Service) -> None:
     assert list(service.home.root.glob("shuffle-ha/*/shuffles/*")) == []
 
 
-async def test_the_next_manager_drains_what_it_has_never_placed(service: Service) -> None:
+async def test_the_next_manager_drains_shuffles_that_the_former_manager_placed(service: Service) -> None:
     await service.start_manager("manager-1")
     await service.start_manager("manager-2")
     worker = await service.start_worker("w-1")

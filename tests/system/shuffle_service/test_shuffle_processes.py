@@ -1,4 +1,4 @@
-"""The shuffle service as processes: what survives their death, and who gets at which job's data."""
+"""The shuffle service's processes: what survives their death, and who can access which job's data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DATA = [(partition, b"%d" % partition * 100_000) for partition in range(4)]
 
 
 async def write(world: ShuffleWorld, allocation: ShuffleAllocation, map_id: int, job_id: str = JOB) -> WorkerAddress:
-    """One map's output, committed; where it is."""
+    """Write and commit the output of one map; returns the worker that holds it."""
     async with world.client(job_id, allocation) as client:
         writer = client.writer(allocation.shuffle_number, map_id, map_id)
         for partition, data in DATA:
@@ -28,7 +28,7 @@ async def write(world: ShuffleWorld, allocation: ShuffleAllocation, map_id: int,
 async def read(
     world: ShuffleWorld, allocation: ShuffleAllocation, where: WorkerAddress, map_id: int, job_id: str = JOB
 ) -> list[tuple[int, bytes]]:
-    """All partitions of one map."""
+    """Read all partitions of one map."""
     async with world.client(job_id, allocation) as client:
         return [
             (each.partition, bytes(each.data))
@@ -85,7 +85,7 @@ async def test_a_killed_manager_is_replaced_and_nothing_is_lost(world: ShuffleWo
     assert world.files() == []
 
 
-async def test_what_ended_while_a_worker_was_away_is_removed_when_it_returns(world: ShuffleWorld) -> None:
+async def test_shuffles_that_ended_while_a_worker_was_away_are_removed_when_it_returns(world: ShuffleWorld) -> None:
     await world.start(Role.SHUFFLE_MANAGER, "manager-1")
     await world.start(Role.SHUFFLE_WORKER, "w-1")
     link = await world.cluster()

@@ -1,4 +1,4 @@
-"""A running job whose authorities can be replaced: who signs, who is trusted, and what the processes say of it."""
+"""A running job whose authorities can be replaced: who signs, who is trusted, what processes report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEADLINE_SECONDS = 60.0
 
 
 def authority_of(pki: TestPki) -> x509.Certificate:
-    """The internal authority."""
+    """The certificate of the internal authority."""
     return AuthorityStore(pki.home.pki).load(AuthorityKind.INTERNAL).certificate
 
 
@@ -45,14 +45,17 @@ def key_id(authority: x509.Certificate) -> str:
 
 @dataclass
 class Rotation:
-    """Who signs and who is trusted at present; ``unreportable`` are executors that cannot write their report."""
+    """Who signs and who is trusted at present.
+
+    ``unreportable`` contains the executors that cannot write their report.
+    """
 
     signer: TestPki
     trusted: tuple[TestPki, ...]
     unreportable: set[int] = field(default_factory=set)
 
     def issue(self, directory: Path, spiffe_id: SpiffeId) -> None:
-        """Put a new leaf and the present trust into ``directory``."""
+        """Write a new leaf certificate and the current trust bundle to ``directory``."""
         material, _ = read_identity(self.signer.directory(spiffe_id))
         write_identity(
             directory, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=self.bundle(), accept=ACCEPT
@@ -61,28 +64,28 @@ class Rotation:
             (reports_of(directory) / "in-use.json").mkdir(parents=True)
 
     def reissue(self, directory: Path) -> None:
-        """Replace the leaf in ``directory``, and its trust by the present one."""
+        """Replace the leaf certificate in ``directory`` and its trust bundle with current ones."""
         self.issue(directory, read_identity(directory)[0].spiffe_id)
 
     def trust(self, directory: Path) -> None:
-        """The present trust alone."""
+        """Write only the current trust bundle to ``directory``."""
         write_public(directory / "ca.pem", self.bundle())
 
     def bundle(self) -> bytes:
-        """The present ``ca.pem``."""
+        """The current content of ``ca.pem``."""
         return to_pem(*map(authority_of, self.trusted))
 
     def key_ids(self) -> list[str]:
-        """Of the present trust."""
+        """The key ids of the authorities that are trusted at present."""
         return [key_id(authority_of(each)) for each in self.trusted]
 
     def peer(self, directory: Path) -> TlsIdentity:
-        """Somebody of the job, as of now."""
+        """An executor identity of the job, issued under the current signer and trust."""
         self.issue(directory, EXECUTOR)
         return TlsIdentity(directory)
 
     def revocation_list(self, number: int, *serials: int) -> bytes:
-        """The complete list of whoever signs at present."""
+        """A complete CRL signed by the current signer."""
         signer = AuthorityStore(self.signer.home.pki).load(AuthorityKind.INTERNAL)
         now = utc_now()
         entries = [Revocation(f"{serial:x}", now, Reason.SUPERSEDED) for serial in serials]
@@ -90,28 +93,28 @@ class Rotation:
 
 
 def report_path(directory: Path) -> Path:
-    """Where the process with the identity in ``directory`` says what it has in memory."""
+    """The file in which the process with the identity in ``directory`` reports what it has in memory."""
     return reports_of(directory) / PLACED_REPORT
 
 
 def report(directory: Path) -> dict[str, Any]:
-    """What it says, as a rotation reads it; empty when it says nothing."""
+    """The report of that process as a rotation reads it; empty if there is none."""
     found, _ = read_reports(directory)
     programs = {"driver", "executor"}  # the driver's agent has the same identity
     return next((json.loads(msgspec.json.encode(each)) for each in found if each.program in programs), {})
 
 
 async def until_reported(directory: Path, **wanted: object) -> None:
-    """Until a process says this of what it has in memory."""
+    """Wait until the process reports these values for what it has in memory."""
     await until(lambda: wanted.items() <= report(directory).items())
 
 
 @dataclass
 class Rotating(Rounds):
-    """The job whose driver dials all the time; see ``pipelines/dialing.py``."""
+    """A job whose driver keeps dialing; see ``pipelines/dialing.py``."""
 
     def directory_of(self, number: int) -> Path:
-        """The identity of an executor."""
+        """The identity directory of an executor."""
         return self.job.master.identity_dir(number)
 
     def directories(self) -> list[Path]:
@@ -119,7 +122,7 @@ class Rotating(Rounds):
         return [self.job.identity_dir, *map(self.directory_of, self.job.master.executors)]
 
     def listeners(self) -> list[int]:
-        """The ports of Spark's, of all processes."""
+        """The ports on which Spark listens, in all processes of the job."""
         executors = [blocks_of(self, number) for number in self.job.master.executors]
         return [driver_rpc(self), driver_blocks(self), *executors]
 
@@ -128,7 +131,7 @@ class Rotating(Rounds):
         return self.job.log(f"executor-{number}/log")
 
     def tally(self) -> dict[str, Any]:
-        """What became of the driver's connections."""
+        """The results of the driver's connections."""
         decoded: dict[str, Any] = json.loads((self.folder / "tally").read_text())
         return decoded
 
@@ -140,12 +143,12 @@ class Rotating(Rounds):
         await until(lambda: self.tally()["targets"] == ports)
 
     async def dialed_anew(self) -> None:
-        """Until every target was dialed at least once more, from beginning to end."""
+        """Wait until the driver has dialed every target at least once more, from start to finish."""
         before = self.tally()["dialed"]
         await until(lambda: self.tally()["dialed"] >= before + 2 * len(self.tally()["targets"]))
 
     async def replace(self, number: int) -> int:
-        """Kill an executor; returns the number of the one that has joined in its place."""
+        """Kill an executor; returns the number of the executor that replaced it."""
         master = self.job.master
         joined = master.launched + 1
         psutil.Process(master.executors[number].pid).kill()
@@ -153,7 +156,7 @@ class Rotating(Rounds):
         return joined
 
     async def until_dialed(self, number: int, other: int) -> None:
-        """Give the job work until one executor has dialed the other."""
+        """Give the job work until executor ``number`` has dialed executor ``other``."""
         wanted = (str(SpiffeId.executor(TRUST_DOMAIN, JOB_ID, other)), "dialed")
         async with asyncio.timeout(DEADLINE_SECONDS):
             while all(
@@ -163,7 +166,7 @@ class Rotating(Rounds):
                 await self.run()
 
     def between(self, number: int, other: int) -> int:
-        """How many connections two executors have with each other."""
+        """The number of connections between two executors."""
         port, far = blocks_of(self, number), blocks_of(self, other)
         dialed = {each.laddr.port for each in self._established(other) if each.raddr.port == port}
         mine = self._established(number)

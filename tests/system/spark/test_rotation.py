@@ -1,6 +1,6 @@
-"""A running job's authorities are replaced: A, then A and B, leaves of B, B alone. Nothing restarts, nothing fails.
+"""A running job's authorities are replaced: A, A and B, leaves of B, B alone. No restart, no failure.
 
-The driver and the even-numbered executor run OpenSSL's engine, the odd one the JDK's.
+The driver and the even-numbered executor use OpenSSL for TLS, the odd-numbered one uses the JDK.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def other_pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
 
 @pytest.fixture(scope="module")
 def rotation(pki: TestPki) -> Rotation:
-    """Before it has begun."""
+    """The state of the rotation, which has not begun."""
     return Rotation(pki, (pki,))
 
 
@@ -66,7 +66,7 @@ def rotation(pki: TestPki) -> Rotation:
 async def rotating(
     pki: TestPki, rotation: Rotation, spark: SparkRuntime, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Rotating]:
-    """The running job; at its end the driver's report is gone."""
+    """The running job; the teardown checks that the driver's report is gone when it ends."""
     directory = tmp_path_factory.mktemp("rotating")
     folder = shared_folder(directory)
     work = Work(
@@ -86,7 +86,7 @@ async def rotating(
     assert not of_driver.exists()
 
 
-async def test_authorities_are_replaced_with_no_connection_lost(
+async def test_authorities_are_replaced_without_losing_a_connection(
     rotating: Rotating, rotation: Rotation, pki: TestPki, other_pki: TestPki, tmp_path: Path
 ) -> None:
     jdk, openssl = rotating.jdk_executor(), rotating.openssl_executor()
@@ -95,7 +95,7 @@ async def test_authorities_are_replaced_with_no_connection_lost(
     phases = iter(range(100))
 
     async def everybody_says(**wanted: object) -> None:
-        """Wait for the reports, then see that every listener answers whoever is let in now."""
+        """Wait for the reports, then check that every listener answers a peer that is accepted now."""
         for directory in rotating.directories():
             await until_reported(directory, **wanted)
         context = rotation.peer(tmp_path / str(next(phases))).client_context(JOB)
@@ -147,7 +147,9 @@ async def test_authorities_are_replaced_with_no_connection_lost(
     assert rotating.log_of(joined).count("cannot be written") == 1
 
 
-async def test_each_process_reports_what_it_has_in_memory(rotating: Rotating, rotation: Rotation) -> None:
+async def test_each_process_reports_the_identity_and_crls_that_it_has_in_memory(
+    rotating: Rotating, rotation: Rotation
+) -> None:
     issuer = key_id(authority_of(rotation.signer))
     places = [path for path in rotating.directories() if report_path(path).is_file()]
     for directory in places:
@@ -176,7 +178,7 @@ async def test_each_process_reports_what_it_has_in_memory(rotating: Rotating, ro
 async def test_idle_connection_between_jvms_ends_when_its_certificate_is_revoked(
     rotating: Rotating, rotation: Rotation
 ) -> None:
-    """The one who is told closes what both have idle; the other has a better certificate, so the job goes on."""
+    """The executor with the CRL closes idle connections; the job continues with a new certificate."""
     told, other = sorted(rotating.job.master.executors)
     await rotating.until_dialed(told, other)
     directory = rotating.directory_of(other)
@@ -191,8 +193,8 @@ async def test_idle_connection_between_jvms_ends_when_its_certificate_is_revoked
     await rotating.run()
 
 
-async def test_closed_connections_are_forgotten(rotating: Rotating) -> None:
-    """The driver has dialed many times; what it keeps are the connections that the kernel knows."""
+async def test_closed_connections_are_removed_from_the_drivers_records(rotating: Rotating) -> None:
+    """The driver has dialed many times; it keeps only the connections that the kernel knows."""
     await rotating.dial([driver_blocks(rotating)])
     await rotating.dialed_anew()
     await rotating.dial([])

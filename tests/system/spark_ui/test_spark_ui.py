@@ -1,4 +1,7 @@
-"""The UI of a real job's Spark through the gateway: seen by who may, changed by nobody, and heard of nowhere else."""
+"""A real job's Spark UI through the gateway.
+
+Authorized users can see it, nobody can change anything with it, and it is reachable nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ while not pathlib.Path(sys.argv[1]).exists():
 
 @dataclass
 class Shown:
-    """A running job, and clients of the gateway."""
+    """A running job, and what is needed to call the gateway as a client."""
 
     cluster: LocalCluster
     job: str
@@ -56,7 +59,7 @@ class Shown:
     def ask(
         self, path: str, *, method: str = "GET", token: str | None = None, body: bytes | None = None
     ) -> tuple[HTTPResponse, str]:
-        """One request; ``token`` empty: without credentials."""
+        """Make one request; an empty ``token`` sends no credentials."""
         address = urlsplit(self.url)
         connection = HTTPSConnection(
             str(address.hostname), address.port, timeout=60, context=edge_client_context(self.ca_file)
@@ -70,7 +73,7 @@ class Shown:
             connection.close()
 
     def jvms(self) -> list[psutil.Process]:
-        """The driver's JVM."""
+        """The JVM of the job's driver."""
         return [each for each in self.cluster.processes() if "PythonGatewayServer" in " ".join(_command(each))]
 
 
@@ -122,7 +125,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         ("/SQL/execution?id=0", "Details for Query 0"),
     ],
 )
-def test_pages_come_through(shown: Shown, path: str, says: str) -> None:
+def test_pages_are_served_with_a_content_security_policy_and_no_cookie(shown: Shown, path: str, says: str) -> None:
     answer, text = shown.ask(shown.base + path)
     assert (answer.status, answer.headers.get_content_type()) == (200, "text/html")
     assert says in text
@@ -133,7 +136,7 @@ def test_pages_come_through(shown: Shown, path: str, says: str) -> None:
         assert link.startswith(shown.base), link
 
 
-def test_every_link_of_the_first_pages_leads_somewhere(shown: Shown) -> None:
+def test_every_link_of_the_first_pages_works(shown: Shown) -> None:
     links: set[str] = set()
     for page in ("/jobs", "/stages", "/SQL", "/executors"):
         links |= set(re.findall(r'(?:href|src)="(/[^"#]*)', shown.ask(shown.base + page)[1]))
@@ -144,7 +147,7 @@ def test_every_link_of_the_first_pages_leads_somewhere(shown: Shown) -> None:
         assert status == 200, link
 
 
-def test_the_interface_for_programs_comes_through(shown: Shown) -> None:
+def test_the_rest_api_of_the_ui_is_served(shown: Shown) -> None:
     answer, text = shown.ask(f"{shown.base}/api/v1/applications/{_application(shown)}/allexecutors")
     assert answer.headers.get_content_type() == "application/json"
     assert "driver" in {each["id"] for each in json.loads(text)}
@@ -155,7 +158,7 @@ def _application(shown: Shown) -> str:
     return str(application["id"])
 
 
-def test_no_secret_is_shown(shown: Shown) -> None:
+def test_the_secret_of_spark_is_redacted_in_the_ui(shown: Shown) -> None:
     application = _application(shown)
     _, text = shown.ask(f"{shown.base}/api/v1/applications/{application}/environment")
     properties = dict(json.loads(text)["sparkProperties"])
@@ -165,20 +168,20 @@ def test_no_secret_is_shown(shown: Shown) -> None:
 @pytest.mark.parametrize(
     "path", ["/jobs/job/kill?id=0", "/stages/stage/kill?id=0", "/executors/threadDump?executorId=driver"]
 )
-def test_nothing_is_changed_and_no_process_looked_into(shown: Shown, path: str) -> None:
+def test_kill_and_thread_dump_links_are_refused_and_the_job_keeps_running(shown: Shown, path: str) -> None:
     assert shown.ask(shown.base + path)[0].status == 404
     assert shown.ask(shown.base + path, method="POST", body=b"")[0].status in {403, 404, 405}
     assert shown.cluster.job(shown.job)["state"] == "RUNNING"
 
 
-def test_who_has_no_credentials_and_who_names_another_job(shown: Shown) -> None:
+def test_requests_without_a_token_or_for_an_unknown_job_are_refused(shown: Shown) -> None:
     for path in ("", "/jobs", "/static/webui.js"):
         assert shown.ask(shown.base + path, token="")[0].status == 401
         assert shown.ask(shown.base.replace(shown.job, "f" * 32) + path)[0].status == 404
 
 
-def test_it_listens_nowhere(shown: Shown) -> None:
-    """RPC, blocks and the private gateway of PySpark: no port more. And the audit finds nothing."""
+def test_the_ui_opens_no_listener_of_its_own(shown: Shown) -> None:
+    """The driver listens for RPC, blocks and PySpark's private gateway only. And the audit finds nothing."""
     (jvm,) = shown.jvms()
     listening = [each for each in jvm.net_connections("inet") if each.status == psutil.CONN_LISTEN]
     assert len(listening) == 3, listening

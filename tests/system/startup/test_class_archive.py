@@ -1,4 +1,4 @@
-"""An archive of Spark's classes as it is made and used: by drivers and executors with their agent and their guard."""
+"""An archive of Spark's classes, created and used by drivers and executors with their agent and guard."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def javas() -> list[Java]:
-    """One of each major version that is installed here, with what the PATH has."""
+    """One installed Java of each major version, including the one on the PATH."""
     found = {find_java().major: find_java()}
     for pattern in INSTALLED:
         for home in sorted(Path("/").glob(pattern.lstrip("/"))):
@@ -43,7 +43,7 @@ def javas() -> list[Java]:
 
 @pytest.fixture(scope="module", params=javas(), ids=lambda java: f"java-{java.major}")
 def spark(request: pytest.FixtureRequest) -> SparkRuntime:
-    """Spark with an archive in the cache, on each Java."""
+    """Spark on each Java, with a class archive in the cache."""
     java: Java = request.param
     make_class_archive(java=java)
     return find_spark_runtime(java=java)
@@ -69,7 +69,9 @@ def rounds(folder: Path) -> Work:
     return Work(PIPELINES / "rounds.py", args=[str(folder)], executors=1, shared=folder)
 
 
-async def test_driver_and_executor_use_it_and_are_guarded_as_ever(spark: SparkRuntime, tmp_path: Path) -> None:
+async def test_driver_and_executor_use_the_class_archive_and_keep_mutual_tls(
+    spark: SparkRuntime, tmp_path: Path
+) -> None:
     archive = str(spark.class_archive)
     async with running_job(TestPki(tmp_path / "pki"), tmp_path / "job", spark, rounds(shared_folder(tmp_path))) as job:
         await one_round(job, tmp_path / "shared")
@@ -83,7 +85,7 @@ async def test_driver_and_executor_use_it_and_are_guarded_as_ever(spark: SparkRu
         assert (await job.result()).succeeded
 
 
-async def test_a_jvm_that_it_does_not_fit_starts_without_it_and_says_so(spark: SparkRuntime, tmp_path: Path) -> None:
+async def test_a_jvm_ignores_an_unusable_class_archive_and_logs_it(spark: SparkRuntime, tmp_path: Path) -> None:
     assert spark.class_archive is not None
     other = tmp_path / f"other{spark.class_archive.suffix}"
     other.write_bytes(b"no archive" * 1000)
@@ -97,7 +99,7 @@ async def test_a_jvm_that_it_does_not_fit_starts_without_it_and_says_so(spark: S
         assert (await job.result()).succeeded
 
 
-def test_it_is_made_once(spark: SparkRuntime) -> None:
+def test_an_existing_class_archive_is_not_made_again(spark: SparkRuntime) -> None:
     assert spark.class_archive is not None
     before = spark.class_archive.stat()
     assert (
@@ -107,7 +109,7 @@ def test_it_is_made_once(spark: SparkRuntime) -> None:
 
 
 def rehearsing(maker: int) -> psutil.Process | None:
-    """The JVM of the driver that a maker rehearses with."""
+    """The JVM of the driver with which an archive maker rehearses."""
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(maker).children(recursive=True):
             if "org.apache.spark.api.python.PythonGatewayServer" in child.cmdline():
@@ -115,7 +117,7 @@ def rehearsing(maker: int) -> psutil.Process | None:
     return None
 
 
-def test_a_rehearsal_has_a_network_of_its_own_and_leaves_nothing_when_it_is_killed(tmp_path: Path) -> None:
+def test_a_rehearsal_runs_in_its_own_network_namespace_and_leaves_nothing_when_killed(tmp_path: Path) -> None:
     plugin, cache = ensure_plugin(), make_private_directory(tmp_path / "sluice")
     for file in (plugin, checksum_file(plugin)):
         shutil.copy2(file, cache / file.name)

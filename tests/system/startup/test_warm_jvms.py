@@ -1,4 +1,4 @@
-"""JVMs that wait for jobs on a real cluster: what they can do until then, who takes them, and what becomes of them."""
+"""JVMs that wait for jobs on a real cluster: what they can do, who takes them, and how they end."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 class Pool:
-    """What a cluster tells of its pool, and the processes in it."""
+    """What a cluster reports about its pool of waiting JVMs, and the processes in the pool."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
@@ -71,7 +71,7 @@ class Pool:
         """What the pipeline has printed with JVMs that were started for it."""
 
     def figures(self, name: str, **labels: str) -> dict[str, float]:
-        """A metric of the TaskManager, by kind."""
+        """The values of a TaskManager metric, by kind."""
         return {
             each["labels"]["kind"]: each["value"]
             for each in self.cluster.json("metrics")
@@ -79,17 +79,17 @@ class Pool:
         }
 
     def takes(self, result: str) -> dict[str, float]:
-        """How many drivers and executors found one, or did not."""
+        """How many drivers and executors found a waiting JVM, or did not, as ``result`` says."""
         return self.figures("sluice_warm_takes_total", result=result)
 
     def filled(self) -> list[psutil.Process]:
-        """The JVMs that wait, when a driver's and an executor's do."""
+        """The waiting JVMs, once one for a driver and one for an executor wait."""
         full = {"driver": 1.0, "executor": 1.0}
         eventually(lambda: self.figures("sluice_warm_jvms") == full, "a driver and an executor wait", FILL_SECONDS)
         return [each for each in self.cluster.processes() if WAITING_ROOM in each.cmdline()[-2:]]
 
     def run(self, pipeline: Path, *arguments: str) -> Any:
-        """A job, at its end."""
+        """Run a job until it has finished; returns it."""
         job_id = self.cluster.submit(pipeline, *arguments)
         job = self.cluster.wait_for_state(job_id, "FINISHED", "FAILED", seconds=300)
         assert job["state"] == "FINISHED", job["failure"]
@@ -101,7 +101,7 @@ class Pool:
 
 
 def of_driver(jvms: list[psutil.Process]) -> psutil.Process:
-    """The one whose parent is a driver's agent."""
+    """The JVM whose parent is the agent of a driver."""
     (found,) = (each for each in jvms if any("--wait" in above.cmdline() for above in each.parents()))
     return found
 
@@ -115,7 +115,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory, pipeline: Path) -> Iterator[Pool]:
-    """After a first job: nothing waits before."""
+    """The pool of a cluster after a first job; before that, no JVM waits."""
     home = tmp_path_factory.mktemp("warm") / "home"
     home.mkdir(mode=0o700)
     (home / "sluice.toml").write_text(CONFIG)
@@ -126,7 +126,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory, pipeline: Path) -> Iterator[P
     running.sluice("down")
 
 
-def test_a_job_becomes_what_waits_and_ends_it(pool: Pool, pipeline: Path) -> None:
+def test_a_job_runs_on_the_waiting_jvms_which_end_with_it(pool: Pool, pipeline: Path) -> None:
     waiting = pool.filled()
     assert len(waiting) == 2
     own = Path("/proc/self/ns/net").readlink()
@@ -142,13 +142,13 @@ def test_a_job_becomes_what_waits_and_ends_it(pool: Pool, pipeline: Path) -> Non
     assert not alive, "it has had its job"
 
 
-def test_the_audit_finds_no_listener_of_what_waits(pool: Pool) -> None:
+def test_the_audit_finds_no_listener_of_waiting_jvms(pool: Pool) -> None:
     pool.filled()
     done = pool.cluster.sluice("audit", timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_without_one_a_job_starts_as_ever(pool: Pool, pipeline: Path) -> None:
+def test_a_job_starts_cold_without_a_waiting_jvm(pool: Pool, pipeline: Path) -> None:
     for each in pool.filled():
         each.kill()
     misses = pool.takes("miss")
@@ -156,8 +156,8 @@ def test_without_one_a_job_starts_as_ever(pool: Pool, pipeline: Path) -> None:
     assert sum(pool.takes("miss").values()) > sum(misses.values())
 
 
-def test_what_dies_when_its_job_has_come_is_followed_by_a_cold_start(pool: Pool, pipeline: Path) -> None:
-    before = pool.takes("in_vain")
+def test_a_job_whose_waiting_jvm_is_unusable_starts_cold_in_the_same_attempt(pool: Pool, pipeline: Path) -> None:
+    before = pool.takes("unusable")
     waiting = pool.filled()
     for each in waiting:
         each.suspend()
@@ -169,10 +169,10 @@ def test_what_dies_when_its_job_has_come_is_followed_by_a_cold_start(pool: Pool,
     assert job["state"] == "FINISHED", job["failure"]
     assert len(job["attempts"]) == 1
     assert pool.output(job) == pool.cold
-    assert pool.takes("in_vain") == {kind: count + 1 for kind, count in before.items()}
+    assert pool.takes("unusable") == {kind: count + 1 for kind, count in before.items()}
 
 
-def test_a_spark_connect_session_takes_one(pool: Pool, tmp_path: Path) -> None:
+def test_a_spark_connect_session_takes_waiting_jvms(pool: Pool, tmp_path: Path) -> None:
     pool.filled()
     before = pool.takes("hit")
     token = create_token(Home.at(pool.cluster.home), name="ada", role="submitter")
@@ -194,7 +194,7 @@ def test_a_spark_connect_session_takes_one(pool: Pool, tmp_path: Path) -> None:
     pool.cluster.wait_for_state(session["id"], "CANCELED", "FINISHED")
 
 
-def test_a_restarted_streaming_job_takes_another_and_goes_on(pool: Pool, tmp_path: Path) -> None:
+def test_a_restarted_streaming_job_takes_another_waiting_jvm_and_continues(pool: Pool, tmp_path: Path) -> None:
     first = of_driver(pool.filled())
     before = pool.takes("hit")
     program = tmp_path / "stream.py"
@@ -219,7 +219,7 @@ def test_a_restarted_streaming_job_takes_another_and_goes_on(pool: Pool, tmp_pat
     pool.cluster.wait_for_state(job_id, "CANCELED")
 
 
-def test_with_the_cluster_all_that_wait_end(pool: Pool) -> None:
+def test_all_waiting_jvms_end_with_the_cluster(pool: Pool) -> None:
     waiting = pool.filled()
     pool.cluster.sluice("down")
     _, alive = psutil.wait_procs(waiting, timeout=60)

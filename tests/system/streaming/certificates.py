@@ -20,7 +20,7 @@ START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 @dataclass
 class Incoming:
-    """A directory that files come into; each holds two certificates."""
+    """An input directory; each file in it holds two certificates."""
 
     directory: Path
     fingerprints: set[str] = field(default_factory=set)
@@ -28,7 +28,7 @@ class Incoming:
     _files: int = 0
 
     def add(self, files: int = 1) -> None:
-        """Let more files come, each at once and whole."""
+        """Add more files, each of which appears at once and complete."""
         self.directory.mkdir(exist_ok=True)
         for _ in range(files):
             self._files += 1
@@ -54,7 +54,10 @@ class Incoming:
 
 
 def in_files(output: Path) -> list[str]:
-    """The fingerprints in the file sink, as its manifest has them: the files that no batch committed do not count."""
+    """The fingerprints in the file sink according to its manifest.
+
+    Files that no batch committed are not counted.
+    """
     log = output / "_spark_metadata"
     if not log.is_dir():
         return []
@@ -72,7 +75,7 @@ def in_files(output: Path) -> list[str]:
 
 
 def in_database(database: Path) -> list[str]:
-    """The fingerprints in the database, which must agree with its counts."""
+    """The fingerprints in the database; fails if there are more of them than its issuer counts add up to."""
     if not database.exists():
         return []
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10)) as connection:

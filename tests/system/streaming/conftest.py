@@ -33,7 +33,7 @@ class Stream:
     job_id: str = ""
 
     def submit(self, *options: str) -> str:
-        """Start the pipeline as a job."""
+        """Submit the pipeline as a job; returns its id."""
         done = self.cluster.sluice(
             "submit",
             str(PIPELINE),
@@ -54,7 +54,10 @@ class Stream:
         return self.cluster.get(f"/v1/jobs/{self.job_id}/checkpoints")
 
     def until_committed(self, seen: int) -> None:
-        """Wait for a batch after the first ``seen``; between two leaders nobody answers."""
+        """Wait until a batch after the first ``seen`` is committed.
+
+        Nobody answers between two leaders; that is tolerated.
+        """
 
         def committed() -> bool:
             try:
@@ -65,7 +68,7 @@ class Stream:
         eventually(committed, f"a batch after the first {seen} is committed", PATIENCE_SECONDS)
 
     def until_all_is_there(self, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait until everything that came in is in both outputs, and see that it is there once."""
+        """Wait until all input is in both outputs, and check that it is there exactly once."""
         expected = self.incoming.fingerprints
 
         def complete() -> bool:
@@ -75,22 +78,22 @@ class Stream:
         self.check()
 
     def check(self) -> None:
-        """None is lost, none is there twice."""
+        """Check that no certificate is lost and none is there twice."""
         expected = sorted(self.incoming.fingerprints)
         assert sorted(in_files(self.output)) == expected
         assert sorted(in_database(self.database)) == expected
 
     def let_others_write(self) -> None:
-        """Give the outputs to whichever job goes on with them."""
+        """Make the outputs writable for whichever job continues with them."""
         for path in (self.database, self.output, *self.output.rglob("*")):
             path.chmod(0o777 if path.is_dir() else 0o666)
 
     def kill(self, *words: str) -> None:
-        """``kill -9`` the process of the cluster whose command line has all these words."""
+        """``kill -9`` the process of the cluster whose command line has all these words; it must exist."""
         assert self.kill_if_there(*words), words
 
     def kill_if_there(self, *words: str) -> bool:
-        """The same, unless it is not there (yet, or any more)."""
+        """Like :meth:`kill`, but returns whether there was such a process."""
         victims = [each for each in self.cluster.processes() if _matches(each, words)]
         for victim in victims[:1]:
             with contextlib.suppress(ProcessLookupError):
@@ -108,7 +111,7 @@ def _matches(process: psutil.Process, words: Sequence[str]) -> bool:
 
 @pytest.fixture
 def stream(tmp_path: Path) -> Iterator[Stream]:
-    """Nothing is submitted yet."""
+    """The pipeline and its cluster; nothing is submitted yet."""
     cluster = start_cluster(tmp_path / "home", "--taskmanagers", "1", "--jobmanagers", "2")
     try:
         yield Stream(

@@ -1,7 +1,7 @@
 """A pipeline in real-time mode: counts numbers by key, with a shuffle.
 
-Its source is in the driver's memory. So each attempt begins by giving it again what the file ``given`` says, number
-after number, which puts each of them where it was before.
+Its source is in the driver's memory. So each attempt first gives the source again what the file ``given``
+says, number after number, which puts each number where it was before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ LONG = 1 << 40
 
 
 def sink(folder: str) -> Any:
-    """A file for each partition and batch. A class of this function, so that it travels to the executors."""
+    """The sink, which writes a file for each partition and batch.
+
+    Its class is local to this function so that it is sent to the executors.
+    """
 
     class Files:
         def open(self, partition: int, epoch: int) -> bool:

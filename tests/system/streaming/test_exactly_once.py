@@ -1,4 +1,4 @@
-"""A streaming job whose processes are killed one after the other writes each row once."""
+"""A streaming job writes each row once although its processes are killed one after the other."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ TASKMANAGER = ("run", "taskmanager")
 
 
 def leader(stream: Stream) -> tuple[str, ...]:
-    """The command of the JobManager that leads."""
+    """Words of the command line of the leading JobManager."""
     name = stream.cluster.get("/v1/overview")["jobmanager"].rsplit("/", 1)[1]
     return ("run", "jobmanager", name)
 
 
-def test_no_row_is_lost_or_written_twice_whoever_is_killed(stream: Stream) -> None:
+def test_each_row_is_written_exactly_once_when_processes_are_killed(stream: Stream) -> None:
     stream.incoming.add(4)
     stream.submit()
     seen = 0

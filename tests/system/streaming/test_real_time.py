@@ -1,4 +1,4 @@
-"""A query in real-time mode whose cluster's processes are killed counts each row once."""
+"""A query in real-time mode counts each row once although the cluster's processes are killed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def counts(folder: Path) -> dict[int, int]:
-    """The highest count of each key: the sink may be given a row again, the state may not."""
+    """The highest count of each key.
+
+    The sink may receive a row again, but the state may not count it again.
+    """
     found: dict[int, int] = {}
     for path in folder.iterdir():
         for line in path.read_text().splitlines(keepends=True):
@@ -43,11 +46,11 @@ def counts(folder: Path) -> dict[int, int]:
 
 
 def expected(given: int) -> dict[int, int]:
-    """How often each key was given."""
+    """How many numbers with each key were given."""
     return {key: len(range(key, given, KEYS)) for key in range(min(KEYS, given))}
 
 
-def test_each_row_counts_once_whoever_is_killed(cluster: LocalCluster) -> None:
+def test_each_row_is_counted_exactly_once_when_processes_are_killed(cluster: LocalCluster) -> None:
     folder = cluster.shared / "counts"
     (folder / "results").mkdir(parents=True)
     for each in (folder, folder / "results"):

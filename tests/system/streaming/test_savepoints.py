@@ -9,7 +9,7 @@ from tests.system.streaming.conftest import Stream
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-def test_a_later_job_goes_on_where_the_first_was_stopped(stream: Stream) -> None:
+def test_a_later_job_continues_from_the_savepoint_of_a_stopped_job(stream: Stream) -> None:
     stream.incoming.add(4)
     first = stream.submit()
     stream.until_all_is_there()

@@ -1,8 +1,9 @@
-"""A cluster goes from one release to another, process by process, while jobs run and users ask; and back.
+"""A rolling upgrade to another release and back, process by process, while jobs run and users ask.
 
-``SLUICE_UPGRADE_FROM=COMMIT`` names the other release; without it, it is the commit that recorded the newest one in
-``tests/compat/releases``, or the one from which on processes keep their release (ADR 148), if that is newer. Both are
-installed as wheels, in environments of their own; a link says which one is used.
+``SLUICE_UPGRADE_FROM=COMMIT`` names the other release. By default it is the commit that recorded the newest
+release in ``tests/compat/releases``, or the commit since which processes keep their release (ADR 148), if
+that is newer. Both releases are installed as wheels in environments of their own; a link selects the one in
+use.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def git(*arguments: str) -> bytes:
 
 
 def install(tree: Path, environment: Path) -> None:
-    """The wheel of ``tree``, and what it needs."""
+    """Build the wheel of ``tree``, and install it with its dependencies in ``environment``."""
     wheels = tree.with_name(f"{tree.name}-wheels")
     subprocess.run([tree / "scripts" / "make-wheel", wheels], check=True, timeout=INSTALL_SECONDS)
     subprocess.run([sys.executable, "-m", "venv", environment], check=True, timeout=INSTALL_SECONDS)
@@ -86,7 +87,7 @@ def install(tree: Path, environment: Path) -> None:
 
 @dataclass
 class Releases:
-    """Two installed releases, and the link ``current`` to one of them; a cluster in the home below."""
+    """Two installed releases, the link ``current`` to one of them, and the home of a cluster."""
 
     place: Path
 
@@ -100,13 +101,13 @@ class Releases:
         return shared_folder(self.place)
 
     def use(self, which: str) -> None:
-        """What starts from now on is of this release."""
+        """Select the release of all processes that start from now on."""
         staged = self.place / "current.new"
         staged.symlink_to(which)
         staged.rename(self.place / "current")
 
     def sluice(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """``sluice ARGUMENTS`` of the current release."""
+        """Run ``sluice ARGUMENTS`` of the current release."""
         passed = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "TMPDIR") if name in os.environ}
         return subprocess.run(
             [self.place / "current" / "bin" / "python", "-P", "-m", "sluice.cli.main", *arguments],
@@ -120,18 +121,21 @@ class Releases:
         )
 
     def do(self, *arguments: str) -> str:
-        """The same; it must succeed."""
+        """Run ``sluice ARGUMENTS``, which must succeed; returns its output."""
         done = self.sluice(*arguments)
         assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def running(self) -> dict[str, int]:
-        """The processes of the cluster, by name."""
+        """The pids of the running processes of the cluster, by name."""
         record = read_record(Home.at(self.home))
         return {each.name: each.pid for each in record.children if each.find()} if record is not None else {}
 
     def replace(self, name: str) -> None:
-        """End a process as the guide says, and wait for the next one; TaskManagers start when jobs need them."""
+        """End a process as the upgrade guide says, and wait for its replacement.
+
+        For a TaskManager, only its end is awaited: a new one starts when jobs need it.
+        """
         before = self.running()[name]
         if name.startswith("taskmanager"):
             self.do("drain", name, "--wait", "--timeout", str(COMMAND_SECONDS))
@@ -144,7 +148,7 @@ class Releases:
 
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Releases]:
-    """Both installed, and a cluster of the older one."""
+    """Both releases installed, and a running cluster of the older one."""
     place = tmp_path_factory.mktemp("upgrade")
     place.chmod(0o755)
     found = Releases(place)
@@ -165,7 +169,7 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Releases]:
 
 
 class Load:
-    """Users who ask and submit, one thing after the other, each in a thread; what went wrong is in ``failures``."""
+    """Users who make requests and submit jobs in a loop, each in a thread; errors are in ``failures``."""
 
     def __init__(self, releases: Releases, pipeline: Path) -> None:
         self._releases, self._pipeline = releases, pipeline
@@ -223,14 +227,14 @@ class Load:
             assert done.returncode == 3, done.stderr  # nobody was there: ask again
 
     def wait_for_job(self) -> None:
-        """Until a job was submitted from now on; it runs."""
+        """Wait until another job has been submitted and has started."""
         known = len(self.jobs)
         wait_until(lambda: len(self.jobs) > known, "no job was submitted", DEADLINE_SECONDS)
         job_id = self.jobs[-1]
         wait_until(lambda: self.patiently(f"/v1/jobs/{job_id}")["state"] != "CREATED", "it waits", DEADLINE_SECONDS)
 
     def ended(self, job_id: str) -> Any:
-        """The job, when it has ended."""
+        """Wait until the job has ended; returns it."""
 
         def look() -> Any:
             job = self.patiently(f"/v1/jobs/{job_id}")
@@ -240,8 +244,10 @@ class Load:
 
 
 @pytest.mark.parametrize("to", [AFTER, BEFORE])
-def test_no_job_and_no_request_is_lost(releases: Releases, tmp_path: Path, to: str) -> None:
-    """First to this release, then back to the one before."""
+def test_no_job_and_no_request_is_lost_during_a_rolling_upgrade_and_downgrade(
+    releases: Releases, tmp_path: Path, to: str
+) -> None:
+    """Upgrades to this release first, then goes back to the previous one."""
     pipeline = tmp_path / "sums.py"
     pipeline.write_text(PIPELINE, encoding="utf-8")
     with Load(releases, pipeline) as load:
@@ -266,7 +272,7 @@ def test_no_job_and_no_request_is_lost(releases: Releases, tmp_path: Path, to: s
 
 
 def tree_of(releases: Releases, pids: Iterable[int]) -> set[str]:
-    """Of which release the programs of these processes are: each maps libraries of its environment."""
+    """The releases that these processes run; each process maps libraries of its environment."""
     names = set()
     for pid in pids:
         maps = Path(f"/proc/{pid}/maps").read_text()

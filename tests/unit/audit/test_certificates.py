@@ -1,4 +1,4 @@
-"""What a listener shows: each thing wrong with it gives exactly its finding. No sockets."""
+"""The certificates that a listener shows: each defect gives exactly its own finding. No sockets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Chain = tuple[x509.Certificate, ...]
 def chain(
     *uris: str, signer: Signer | None = None, change: Callable[[ForgedLeaf], ForgedLeaf] = lambda wanted: wanted
 ) -> Chain:
-    """A leaf and the authority that signed it, without the root above."""
+    """A leaf certificate and the authority that signed it, without the root."""
     wanted = change(ForgedLeaf.at(NOW, *(uris or (JOBMANAGER,))))
     return forge(wanted, signer or foreign_authority(NOW)).chain[:2]
 
@@ -53,7 +53,7 @@ def found(
     anchors: Chain = (),
     foreign: bool = False,
 ) -> set[str]:
-    """What is found about a listener that shows ``certificates``; one that is ``foreign`` has no channel."""
+    """The findings for a listener that shows ``certificates``; if ``foreign``, it has no channel."""
     declared = None if foreign else channel
     listener = Listener(name="x", kind=Kind.MUTUAL, channel=declared, host="h", port=1, job_id=job_id, foreign=foreign)
     shown = Handshake(version=0x0304, certificates=certificates, signature_valid=valid)
@@ -87,14 +87,21 @@ def _rsa_authority(bits: int) -> Signer:
 
 
 def _said_to_be_sha1() -> Chain:
-    """No library signs with SHA-1 any more: the algorithm's name is exchanged, which breaks the signature as well."""
+    """A chain whose leaf claims a SHA-1 signature.
+
+    No library signs with SHA-1 any more, so the name of the algorithm is replaced, which also breaks the
+    signature.
+    """
     leaf, above = chain(signer=_rsa_authority(2048))
     sha256, sha1 = bytes.fromhex("2a864886f70d01010b"), bytes.fromhex("2a864886f70d010105")
     return x509.load_der_x509_certificate(leaf.public_bytes(Encoding.DER).replace(sha256, sha1)), above
 
 
 def sha1_signed(certificate: x509.Certificate, key: rsa.RSAPrivateKey) -> x509.Certificate:
-    """``certificate``, which RSA with SHA-256 signed, signed with SHA-1 by ``key`` instead: no builder does that."""
+    """The certificate, which has an RSA signature with SHA-256, re-signed with SHA-1 by ``key``.
+
+    No certificate builder does that.
+    """
     sha256, sha1 = bytes.fromhex("2a864886f70d01010b"), bytes.fromhex("2a864886f70d010105")
     renamed = certificate.public_bytes(Encoding.DER).replace(sha256, sha1)
     body = x509.load_der_x509_certificate(renamed).tbs_certificate_bytes
@@ -103,7 +110,7 @@ def sha1_signed(certificate: x509.Certificate, key: rsa.RSAPrivateKey) -> x509.C
 
 
 def _rsa_root() -> tuple[x509.Certificate, rsa.RSAPrivateKey]:
-    """A self-signed authority, signed with SHA-1, and its key."""
+    """A self-signed root authority whose signature uses SHA-1, and its key."""
     key = rsa.generate_private_key(65537, 2048)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "old root")])
     certificate = (
@@ -120,7 +127,7 @@ def _rsa_root() -> tuple[x509.Certificate, rsa.RSAPrivateKey]:
     return sha1_signed(certificate, key), key
 
 
-def test_sha1_counts_on_a_self_signed_leaf_and_not_on_an_anchor() -> None:
+def test_sha1_is_a_finding_on_a_self_signed_leaf_and_not_on_an_anchor() -> None:
     root, key = _rsa_root()
     leaf = chain(signer=Signer(root, key, (root,)))[0]
     assert "CRT-05" in found((root,))
@@ -130,8 +137,8 @@ def test_sha1_counts_on_a_self_signed_leaf_and_not_on_an_anchor() -> None:
     assert found((sha1_signed(leaf, key), root), anchors=(root,)) == {"CRT-05"}
 
 
-def test_sha1_counts_on_an_intermediate_that_only_bears_the_name_of_its_issuer() -> None:
-    """Self-issued, as for the change of a key, and not self-signed: its signature is relied upon."""
+def test_sha1_is_a_finding_on_a_self_issued_intermediate() -> None:
+    """Self-issued, as for a key rollover, but not self-signed: its signature is relied upon."""
     root, key = _rsa_root()
     other = rsa.generate_private_key(65537, 2048)
     issued = (
@@ -149,20 +156,20 @@ def test_sha1_counts_on_an_intermediate_that_only_bears_the_name_of_its_issuer()
     assert found((chain(signer=Signer(between, other))[0], between, root), anchors=(root,)) == {"CRT-05"}
 
 
-def test_a_self_signed_leaf_that_is_named_as_an_anchor_is_one() -> None:
+def test_a_self_signed_leaf_that_is_configured_as_an_anchor_is_trusted() -> None:
     leaf = self_signed(ForgedLeaf.at(NOW, JOBMANAGER)).chain
     assert found(leaf, anchors=leaf) == set()
     assert found(leaf, anchors=self_signed(ForgedLeaf.at(NOW, JOBMANAGER)).chain) == {"CRT-09"}
 
 
-def test_a_path_through_a_leaf_that_signs_others_leads_nowhere() -> None:
+def test_a_chain_through_a_leaf_that_signs_others_is_not_trusted() -> None:
     root = foreign_authority(NOW)
     honest = forge(ForgedLeaf.at(NOW, "spiffe://sluice.local/taskmanager/tm-1"), root)
     forged = forge(ForgedLeaf.at(NOW, JOBMANAGER), leaf_as_authority(honest)).chain
     assert found(forged, anchors=root.chain[:1]) == {"CRT-09"}
 
 
-def test_a_foreign_server_is_not_held_to_our_rules_and_gets_no_advice_about_our_commands() -> None:
+def test_a_foreign_server_is_exempt_from_our_rules_and_gets_no_advice_about_sluice() -> None:
     plain = chain(
         "https://example.org", change=lambda wanted: replace(wanted, end=NOW + dt.timedelta(days=90), usages=())
     )
@@ -229,27 +236,29 @@ def _curve(curve: ec.EllipticCurve) -> Chain:
         pytest.param(lambda: chain("spiffe://sluice.local/user/ada"), {"CRT-08"}, id="role that listens nowhere"),
     ],
 )
-def test_what_is_wrong_gives_its_finding(certificates: Callable[[], Chain], expected: set[str]) -> None:
+def test_each_fault_of_a_certificate_gives_exactly_its_finding(
+    certificates: Callable[[], Chain], expected: set[str]
+) -> None:
     assert found(certificates()) == expected
 
 
-def test_who_does_not_hold_the_key_is_found() -> None:
+def test_a_server_that_does_not_hold_the_key_is_a_finding() -> None:
     assert found(chain(), valid=False) == {"CRT-01"}
 
 
-def test_an_executor_of_another_job_is_found_on_a_data_channel() -> None:
+def test_an_executor_of_another_job_on_a_data_channel_is_a_finding() -> None:
     own = chain(f"spiffe://sluice.local/job/{JOB}/executor/1")
     other = chain(f"spiffe://sluice.local/job/{'f' * 32}/executor/1")
     assert found(own, channel=Channel.DATA, job_id=JOB) == set()
     assert found(other, channel=Channel.DATA, job_id=JOB) == {"CRT-08"}
 
 
-def test_a_self_signed_leaf_shows_a_whole_chain_and_an_authority_as_leaf_is_found() -> None:
+def test_a_self_signed_leaf_and_an_authority_as_leaf_are_findings() -> None:
     assert found(self_signed(ForgedLeaf.at(NOW, JOBMANAGER)).chain) == {"CRT-09"}
     assert "CRT-07" in found((foreign_authority(NOW).certificate,))
 
 
-def test_only_an_authority_that_is_trusted_vouches_for_a_listener() -> None:
+def test_a_chain_passes_only_with_a_trusted_authority() -> None:
     def seen(anchors: Chain) -> Outcome:
         subject = Subject(listener, Options(clock=lambda: NOW), anchors=anchors, _shown=[shown])
         return run_check(subject, next(check for check in CHECKS if check.id == "CRT-09")).outcome
@@ -262,7 +271,7 @@ def test_only_an_authority_that_is_trusted_vouches_for_a_listener() -> None:
     assert seen(()) is Outcome.NOT_EXAMINED
 
 
-def test_without_a_handshake_nothing_passes() -> None:
+def test_no_check_is_examined_without_a_handshake() -> None:
     listener = Listener(name="x", kind=Kind.MUTUAL, channel=Channel.RPC, host="h", port=1)
     subject = Subject(listener, Options(), _shown=[None], _shown_before=[None])
     assert {run_check(subject, check).outcome for check in CHECKS} == {Outcome.NOT_EXAMINED}

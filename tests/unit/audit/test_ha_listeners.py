@@ -31,11 +31,11 @@ def jobmanager(number: int) -> JobManagerAddress:
 
 
 def places(listeners: tuple[Listener, ...]) -> dict[str, tuple[Channel | None, str, int]]:
-    """All that is mutual TLS."""
+    """The channel, host and port of each listener with mutual TLS, by name."""
     return {each.name: (each.channel, each.host, each.port) for each in listeners if each.kind is Kind.MUTUAL}
 
 
-def test_the_one_that_leads_is_named_once_and_the_other_by_its_name(tmp_path: Path) -> None:
+def test_the_leader_is_declared_without_a_name_suffix_and_the_standby_with_its_name(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
     home.create()
     with listening_jobmanager(home, jobmanager(1)), listening_jobmanager(home, jobmanager(2)):
@@ -51,8 +51,8 @@ def test_the_one_that_leads_is_named_once_and_the_other_by_its_name(tmp_path: Pa
     assert "rpc-jm-2" not in places(declared(home))
 
 
-def test_a_zookeeper_server_is_missed_where_it_must_listen(tmp_path: Path) -> None:
-    """Only the one that leads is followed, so nothing need be there."""
+def test_a_zookeeper_server_is_expected_on_its_quorum_port_only_while_it_leads(tmp_path: Path) -> None:
+    """Only the leader listens on the quorum port, so on the other servers nothing is missing there."""
     home = Home.at(tmp_path)
     home.create()
     host = "10.0.0.3"

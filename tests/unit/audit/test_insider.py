@@ -49,7 +49,7 @@ def _attempt(run: Any) -> Attempt:
     return Attempt("TST-01", "do it", GROUP, run, "high", (200,), "none", seconds=5)
 
 
-def test_every_attempt_says_what_it_is_about() -> None:
+def test_every_attempt_has_a_title_problem_severity_and_references() -> None:
     for check in CHECKS:
         assert check.title.startswith("A job cannot ")
         assert check.problem.startswith("A job can ")
@@ -59,12 +59,12 @@ def test_every_attempt_says_what_it_is_about() -> None:
         assert check.kinds == {Kind.CODE}
 
 
-def test_no_attempt_has_the_id_of_a_check_of_the_audit_from_outside() -> None:
+def test_no_attempt_has_the_id_of_an_outside_check() -> None:
     assert not {check.id for check in CHECKS} & set(by_id())
 
 
 def test_the_package_runs_without_sluice(tmp_path: Path) -> None:
-    """On the cluster of a user there is Python and Spark, and nothing else."""
+    """A user's cluster has Python and Spark, and nothing else."""
     files = packed(World(nonce=NONCE, targets=(Target("a", "/b", "c"),), victim="v"), tmp_path)
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
@@ -95,7 +95,7 @@ def test_pipeline_and_victim_are_modules_of_the_wheel() -> None:
     assert importlib.util.find_spec("sluice.audit.insider.pipeline") is not None
 
 
-def test_a_session_is_never_sent() -> None:
+def test_the_spark_session_is_not_encoded_into_the_package() -> None:
     assert b"spark" not in encode(World(spark=object()))
 
 
@@ -117,7 +117,7 @@ def test_rows_are_read_from_the_marked_lines_of_this_run() -> None:
 
 
 @pytest.mark.parametrize("order", [("reached", "refused"), ("refused", "reached"), ("untried", "reached")])
-def test_a_forged_line_takes_no_finding_back(order: tuple[str, str]) -> None:
+def test_a_forged_line_cannot_retract_a_finding(order: tuple[str, str]) -> None:
     rows, _ = read_rows([_line(outcome=each) for each in order], NONCE)
     assert [row.outcome for row in rows] == [Outcome.REACHED]
 
@@ -139,11 +139,11 @@ def test_a_forged_line_takes_no_finding_back(order: tuple[str, str]) -> None:
         _line() + " " * (17 << 10),
     ],
 )
-def test_a_malformed_line_counts_for_nothing(line: str) -> None:
+def test_a_malformed_line_is_ignored(line: str) -> None:
     assert read_rows([line], NONCE) == ((), False)
 
 
-def test_what_a_job_tells_cannot_act_on_a_terminal() -> None:
+def test_the_output_of_a_job_contains_no_control_characters() -> None:
     rows, _ = read_rows([_line(seen="\x1b[2Jgone\u202e\r")], NONCE)
     assert rows[0].seen.isprintable()
 
@@ -153,7 +153,7 @@ def _report(rows: tuple[Row, ...]) -> Report:
     return report_of("a cluster", now, 1.0, rows, job_id="a" * 32, missing="the job ended")
 
 
-def test_what_the_job_does_not_tell_is_not_examined() -> None:
+def test_attempts_that_the_job_does_not_report_are_not_examined() -> None:
     rows, _ = read_rows([_line(), _line(id="KEY-02", outcome="reached", seen="64 bytes")], NONCE)
     report = _report(rows)
     results = {(each.check, each.listener): each for each in report.results}
@@ -165,7 +165,7 @@ def test_what_the_job_does_not_tell_is_not_examined() -> None:
 
 
 @pytest.mark.parametrize("format_", list(Format))
-def test_every_format_tells_of_a_finding(format_: Format) -> None:
+def test_every_report_format_contains_the_finding(format_: Format) -> None:
     rows, _ = read_rows([_line(outcome="reached", seen="read <64> of 241 bytes")], NONCE)
     text = RENDERERS[format_](_report(rows))
     assert "KEY-01" in text
@@ -179,13 +179,13 @@ def test_sarif_has_the_rules_of_the_attempts() -> None:
     assert run["tool"]["driver"]["rules"][run["results"][0]["ruleIndex"]]["id"] == "KEY-01"
 
 
-def test_an_attempt_that_dies_is_told_of() -> None:
+def test_a_killed_attempt_is_refused_and_a_crashed_one_untried() -> None:
     killed = tried(_attempt(lambda _: os.kill(os.getpid(), signal.SIGKILL)), World())
     crashed = tried(_attempt(lambda _: os.kill(os.getpid(), signal.SIGUSR1)), World())
     assert (killed.outcome, crashed.outcome) == (Outcome.REFUSED, Outcome.UNTRIED)
 
 
-def test_a_mistake_of_the_attempt_is_no_pass() -> None:
+def test_an_error_in_an_attempt_is_untried_and_not_refused() -> None:
     def broken(_: World) -> object:
         raise ValueError("mistake")
 
@@ -199,19 +199,19 @@ def test_a_mistake_of_the_attempt_is_no_pass() -> None:
     assert outcomes == [Outcome.UNTRIED, Outcome.UNTRIED, Outcome.REFUSED]
 
 
-def test_a_hanging_attempt_ends(tmp_path: Path) -> None:
+def test_a_hanging_attempt_is_ended_and_untried(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     hanging = Attempt("TST-01", "wait", GROUP, lambda _: refused("", fifo.read_text()), "high", (200,), "", seconds=0.2)
     assert tried(hanging, World()).outcome is Outcome.UNTRIED
 
 
-def test_an_attempt_says_little() -> None:
+def test_the_output_of_an_attempt_is_truncated() -> None:
     said = tried(_attempt(lambda _: reached("d" * 10_000, "s" * 10_000)), World())
     assert (len(said.done), len(said.seen)) == (600, 600)
 
 
-def test_a_secret_that_can_be_read_is_not_told(tmp_path: Path) -> None:
+def test_the_content_of_a_readable_secret_is_not_reported(tmp_path: Path) -> None:
     secret = tmp_path / "key.pem"
     secret.write_text("-----BEGIN PRIVATE KEY-----\nsecret\n")
     target = Target("key", str(secret))
@@ -221,7 +221,7 @@ def test_a_secret_that_can_be_read_is_not_told(tmp_path: Path) -> None:
     assert "private key" in said.seen
 
 
-def test_a_target_that_is_gone_inside_is_refused_and_no_target_is_no_pass(tmp_path: Path) -> None:
+def test_a_missing_target_is_refused_and_no_target_at_all_is_untried(tmp_path: Path) -> None:
     gone = Target("key", str(tmp_path / "gone"))
     assert read_any(World(targets=(gone,)), "key").outcome is Outcome.REFUSED
     assert read_any(World(), "nothing of the kind").outcome is Outcome.UNTRIED
@@ -249,24 +249,24 @@ def _row(id_: str, place: Place = Place.DRIVER) -> Row:
         ("KEY-01", Seen(), Verdict.NOT_EXAMINED),
     ],
 )
-def test_what_a_job_lays_out_is_judged_from_outside(id_: str, seen: Seen, verdict: Verdict) -> None:
+def test_traps_planted_by_a_job_are_judged_from_outside(id_: str, seen: Seen, verdict: Verdict) -> None:
     assert judge(_row(id_), seen).outcome is verdict
 
 
-def test_every_attempt_that_only_lays_out_is_judged() -> None:
-    """Those of links, and processes that stay."""
+def test_every_attempt_that_only_plants_a_trap_is_judged() -> None:
+    """Attempts with links, and with processes that stay."""
     everything = Seen(left=(), running=frozenset())
     laid_out = [each for each in ATTEMPTS if each.startswith("LNK-") or each == "USE-07"]
     assert all(judge(_row(each), everything).outcome is Verdict.PASSED for each in laid_out)
 
 
-def test_what_was_laid_out_and_nobody_looked_at_is_no_pass() -> None:
+def test_a_planted_trap_that_was_not_inspected_is_not_examined() -> None:
     report = _report((_row("LNK-01"),))
     (result,) = [each for each in report.results if each.check == "LNK-01"]
     assert result.outcome is Verdict.NOT_EXAMINED
 
 
-def test_canaries_are_there_and_then_gone() -> None:
+def test_canaries_exist_only_inside_their_context() -> None:
     with canaries(NONCE) as put_out:
         assert put_out.content in Path(put_out.file).read_text()
         assert put_out.content not in repr(put_out)
@@ -282,7 +282,7 @@ def test_canaries_are_there_and_then_gone() -> None:
     assert not any(each.path.exists() for each in directories)
 
 
-def test_writing_is_tried_without_leaving_a_file(tmp_path: Path) -> None:
+def test_the_write_attempt_leaves_no_file_and_needs_the_marked_directory(tmp_path: Path) -> None:
     status = tmp_path.stat()
     real = Target("open directory", str(tmp_path), "shared", f"{status.st_dev}:{status.st_ino}")
     attempt = ATTEMPTS["WRT-24"]
@@ -292,7 +292,7 @@ def test_writing_is_tried_without_leaving_a_file(tmp_path: Path) -> None:
     assert tried(attempt, World(nonce=NONCE, targets=(other,))).outcome is Outcome.REFUSED
 
 
-def test_a_process_that_only_has_the_number_of_the_target_is_not_it() -> None:
+def test_a_process_with_the_pid_but_not_the_start_time_of_the_target_is_not_reached() -> None:
     kind = "process of the cluster"
     mine = Target(kind, str(os.getpid()), "this", start_ticks(os.getpid()))
     another = Target(kind, str(os.getpid()), "this", "1")
@@ -304,15 +304,15 @@ def test_a_process_that_only_has_the_number_of_the_target_is_not_it() -> None:
 @pytest.mark.parametrize(
     ("id_", "outcome"), [("PRC-05", Outcome.REACHED), ("PRC-20", Outcome.REACHED), ("PRC-22", Outcome.REACHED)]
 )
-def test_the_memory_and_files_of_a_process_of_ones_own_are_reached(id_: str, outcome: Outcome) -> None:
-    """So that a refusal means something."""
+def test_the_memory_and_files_of_an_own_child_process_are_reached(id_: str, outcome: Outcome) -> None:
+    """A control: it shows that a refusal elsewhere is meaningful."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         target = Target("process of the cluster", str(process.pid), "child", start_ticks(process.pid))
         said = tried(ATTEMPTS[id_], World(targets=(target,)))
     assert said.outcome is outcome, said
 
 
-def test_a_socket_that_serves_anybody_is_reached(tmp_path: Path) -> None:
+def test_a_socket_without_access_control_is_reached(tmp_path: Path) -> None:
     path = tmp_path / "rest.sock"
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
@@ -323,7 +323,7 @@ def test_a_socket_that_serves_anybody_is_reached(tmp_path: Path) -> None:
     assert tried(ATTEMPTS["SOC-01"], gone).outcome is Outcome.REFUSED
 
 
-def test_plaintext_is_reached_where_it_is_served() -> None:
+def test_a_plaintext_listener_is_reached() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
 
@@ -340,8 +340,8 @@ def test_plaintext_is_reached_where_it_is_served() -> None:
     assert said.outcome is Outcome.REACHED, said
 
 
-def test_an_empty_directory_in_the_place_of_another_is_not_it(tmp_path: Path) -> None:
-    """A sandbox makes directories on the way to what it mounts."""
+def test_a_directory_without_the_mark_of_the_target_is_not_the_target(tmp_path: Path) -> None:
+    """A sandbox makes empty directories on the way to its mounts."""
     status = tmp_path.stat()
     real = Target("job directory", str(tmp_path), mark=f"{status.st_dev}:{status.st_ino}")
     assert read_any(World(targets=(real,)), "job directory").outcome is Outcome.REACHED
@@ -349,7 +349,7 @@ def test_an_empty_directory_in_the_place_of_another_is_not_it(tmp_path: Path) ->
     assert read_any(World(targets=(other,)), "job directory").outcome is Outcome.REFUSED
 
 
-def test_targets_of_a_home_are_named_and_never_read(tmp_path: Path) -> None:
+def test_targets_of_a_home_are_listed_without_their_content(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home").create()
     key = home.pki / "authorities" / "internal" / "key.pem"
     key.parent.mkdir(parents=True)
@@ -367,7 +367,7 @@ def test_targets_of_a_home_are_named_and_never_read(tmp_path: Path) -> None:
     assert b"very secret" not in encode(World(targets=tuple(found)))
 
 
-def test_a_container_is_seen_below_its_root_and_named_as_a_job_would() -> None:
+def test_paths_of_a_container_are_read_below_its_root_and_named_as_inside() -> None:
     container = Container(service="taskmanager-1", project="p", pid=os.getpid(), home="/var/lib/sluice")
     around = Surroundings.of_container(container)
     assert around.inside(around.home.pki) == "/var/lib/sluice/pki"
@@ -375,9 +375,7 @@ def test_a_container_is_seen_below_its_root_and_named_as_a_job_would() -> None:
     assert around.prefix == Path(sys.prefix)
 
 
-def test_a_tree_too_deep_for_a_path_is_left_in_its_own_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_too_deep_tree_is_planted_in_its_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert tried(ATTEMPTS["LNK-08"], World()).outcome is Outcome.PLANTED
     (left,) = tmp_path.iterdir()
@@ -397,10 +395,10 @@ def test_the_jobs_own_identity_is_found_beside_its_directory(
     assert read_own(World()) == (b"key", b"chain")
 
 
-def test_a_row_without_an_identity_is_not_examined_and_says_where_it_looked(
+def test_a_forgery_attempt_without_an_own_identity_is_untried_and_names_the_searched_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing was sent, so nothing was refused."""
+    """Nothing was sent, so nothing was refused: the attempt is not examined."""
     monkeypatch.chdir(tmp_path)
     said = tried(ATTEMPTS["FRG-01"], World(targets=(Target("port", "127.0.0.1:1", "rpc"),)))
     assert said.outcome is Outcome.UNTRIED
@@ -412,7 +410,7 @@ def test_a_row_without_an_identity_is_not_examined_and_says_where_it_looked(
     ("lost", "verdict"),
     [(None, Verdict.NOT_EXAMINED), ((), Verdict.PASSED), (("executor 1 is EXITED",), Verdict.FINDING)],
 )
-def test_slots_of_another_job_are_looked_at_from_outside(lost: tuple[str, ...] | None, verdict: Verdict) -> None:
+def test_lost_slots_of_another_job_are_judged_from_outside(lost: tuple[str, ...] | None, verdict: Verdict) -> None:
     row = Row("SHR-01", Place.DRIVER_JVM, Outcome.PLANTED, "asked for 64 executors", "the job has 3 now")
     assert judge(row, Seen(lost=lost)).outcome is verdict
 
@@ -426,8 +424,10 @@ def test_more_slots_than_a_user_may_have_are_a_finding(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("answers", [1, 1000], ids=["one only", "all"])
-def test_a_listener_that_idle_connections_keep_busy_is_a_finding(answers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers anything with what is no TLS, which is an answer; at last it is too busy."""
+def test_a_listener_that_is_blocked_by_idle_connections_is_a_finding(
+    answers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listener answers with plain HTTP, which counts as an answer, until it is blocked."""
     module = "sluice.audit.insider.payload.rows.sharing"
     monkeypatch.setattr(f"{module}.IDLE_CONNECTIONS", 5)
     monkeypatch.setattr(f"{module}.ANSWER_SECONDS", 0.5)

@@ -1,4 +1,4 @@
-"""The audit knows the sockets on which processes of a home tell their metrics, and no other beside them."""
+"""The audit knows the metrics sockets of a home's processes, and no other socket beside them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.core.metrics.metrics_socket import socket_of
 from sluice.pki.spiffe_id import Role
 
 
-def test_one_socket_for_each_identity_and_no_other(tmp_path: Path) -> None:
+def test_a_metrics_socket_is_declared_only_for_an_identity_of_the_home(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home").create()
     for role, name in ((Role.JOBMANAGER, "jobmanager-1"), (Role.TASKMANAGER, "tm-1"), (Role.TASKMANAGER, "tm-2")):
         home.identity(role, name).mkdir(parents=True)

@@ -31,7 +31,10 @@ NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 
 
 def certificate(*names: str, common_name: str = "common.example") -> x509.Certificate:
-    """Self-signed, for DNS names and, where they are that, addresses; without the extension for none."""
+    """A self-signed certificate for these DNS names and IP addresses.
+
+    Without names it has no subject alternative name extension.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     builder = (
@@ -58,7 +61,7 @@ def _general(name: str) -> x509.GeneralName:
 
 
 def result(leaf: x509.Certificate, server_name: str) -> Result:
-    """Of the check, on a server that is known by ``server_name``."""
+    """The result of check CRT-10 on a server known as ``server_name``."""
     listener = Listener(name="x", kind=Kind.SERVER, host="192.0.2.1", port=1, server_name=server_name, foreign=True)
     shown = Handshake(version=0x0304, certificates=(leaf,))
     return run_check(Subject(listener, Options(clock=lambda: NOW), _shown=[shown]), by_id()["CRT-10"])
@@ -95,7 +98,7 @@ def test_a_certificate_is_valid_for_the_names_in_it_and_no_others(
 
 
 @pytest.mark.parametrize(("names", "wanted", "fits"), [row for row in ROWS if "ü" not in str(row.values[1])])
-def test_openssl_judges_the_same(names: tuple[str, ...], wanted: str, *, fits: bool, tmp_path: Path) -> None:
+def test_openssl_agrees_on_each_name(names: tuple[str, ...], wanted: str, *, fits: bool, tmp_path: Path) -> None:
     """The common name is left empty, since OpenSSL falls back on it where RFC 9525 does not."""
     path = tmp_path / "leaf.pem"
     path.write_bytes(certificate(*names, common_name="-").public_bytes(Encoding.PEM))
@@ -113,19 +116,19 @@ def test_openssl_judges_the_same(names: tuple[str, ...], wanted: str, *, fits: b
     "presented",
     ["*", "f*.b.example", "*f.b.example", "a*z.b.example", "xn--*.b.example", "a.b.example\0.evil.example", ""],
 )
-def test_partial_wildcards_and_damaged_names_stand_for_nothing(presented: str) -> None:
+def test_partial_wildcards_and_malformed_names_match_nothing(presented: str) -> None:
     for name in ("a.b.example", "foo.b.example", "az.b.example", "xn--caf-dma.b.example"):
         assert not name_matches(presented, name)
 
 
-def test_the_common_name_does_not_count_and_the_finding_says_so() -> None:
+def test_the_common_name_is_not_used_and_the_finding_states_it() -> None:
     told = result(certificate(common_name="a.example"), "a.example")
     assert told.outcome is Outcome.FINDING
     assert "common name, 'a.example', does not count" in told.seen
     assert told.problem == "certificate not valid for the server name"
 
 
-def test_many_names_are_told_in_part() -> None:
+def test_a_long_list_of_names_is_abbreviated_in_the_finding() -> None:
     told = result(certificate(*(f"h{number}.example" for number in range(40))), "a.example")
     assert "and 30 more" in told.seen
 
@@ -143,7 +146,7 @@ def test_many_names_are_told_in_part() -> None:
         (Listener(name="x", kind=Kind.MUTUAL, host="127.0.0.1", channel=Channel.RPC), ""),
     ],
 )
-def test_clients_go_by_the_server_name_then_by_a_host_that_is_a_name(listener: Listener, expected: str) -> None:
+def test_the_expected_name_is_the_server_name_or_else_the_host(listener: Listener, expected: str) -> None:
     assert expected_name(listener) == expected
 
 

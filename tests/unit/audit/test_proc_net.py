@@ -1,4 +1,4 @@
-"""The kernel's tables as text."""
+"""Parsing the kernel's socket tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNIX_HEADER = "Num       RefCount Protocol Flags    Type St Inode Path\n"
 
 
 def line(local: str, state: str = "0A", inode: int = 7) -> str:
-    """A line of an inet table."""
+    """A line of an IPv4 or IPv6 socket table."""
     remote = "0" * len(local.partition(":")[0]) + ":0000"
     return f"   0: {local} {remote} {state} 00000000:00000000 00:00000000 00000000  1000        0 {inode} 1 0 100 0\n"
 
@@ -32,11 +32,11 @@ def line(local: str, state: str = "0A", inode: int = 7) -> str:
         ("B80D0120000000000000000001000000:0050", "2001:db8::1", 80),
     ],
 )
-def test_addresses_are_words_in_the_machines_order(local: str, host: str, port: int) -> None:
+def test_addresses_are_decoded_from_words_in_host_byte_order(local: str, host: str, port: int) -> None:
     assert list(parse_inet(HEADER + line(local), udp=False)) == [Entry(7, host, port)]
 
 
-def test_only_what_listens_counts() -> None:
+def test_only_listening_sockets_are_returned() -> None:
     table = HEADER + line("0100007F:0001", "01") + line("0100007F:0002", "0A", 8) + line("0100007F:0003", "06")
     assert [entry.port for entry in parse_inet(table, udp=False)] == [2]
     assert [entry.port for entry in parse_inet(HEADER + line("0100007F:0004", "07"), udp=True)] == [4]
@@ -44,7 +44,7 @@ def test_only_what_listens_counts() -> None:
     assert list(parse_inet(HEADER + "\n cut off\n", udp=False)) == []
 
 
-def test_unix_sockets_that_listen_have_a_flag_and_a_name() -> None:
+def test_only_listening_unix_sockets_with_a_name_are_returned() -> None:
     table = (
         UNIX_HEADER
         + "0000: 00000002 00000000 00010000 0001 01 11 /run/with space.sock\n"
@@ -56,7 +56,7 @@ def test_unix_sockets_that_listen_have_a_flag_and_a_name() -> None:
 
 
 def inspected(name: str, service: str, pid: int = 42, *environment: str, network: str = "blue_cluster") -> object:
-    """What docker says of a container."""
+    """What ``docker inspect`` says about a container."""
     labels = {"com.docker.compose.service": service, "com.docker.compose.project": "blue"}
     return {
         "Name": f"/{name}",
@@ -66,24 +66,24 @@ def inspected(name: str, service: str, pid: int = 42, *environment: str, network
     }
 
 
-def test_containers_are_known_by_their_service_and_their_home_by_the_environment() -> None:
+def test_a_containers_service_and_home_are_read_from_docker_inspect() -> None:
     output = [inspected("blue_ca_1", "ca"), inspected("blue_jm_1", "jobmanager", 43, "SLUICE_HOME=/srv")]
     found = decode_inspected(json.dumps(output).encode())
     assert found == (Container("ca", "blue", 42), Container("jobmanager", "blue", 43, home="/srv"))
     assert str(found[1].files.root) == "/proc/43/root/srv"
 
 
-def test_services_that_run_more_than_once_go_by_the_names_of_their_containers() -> None:
+def test_replicas_of_a_service_are_named_by_their_containers_and_stopped_ones_ignored() -> None:
     output = [inspected("blue_tm_2", "tm", 3), inspected("blue_tm_1", "tm", 2), inspected("gone", "ca", 0)]
     assert [each.service for each in decode_inspected(json.dumps(output).encode())] == ["blue_tm_1", "blue_tm_2"]
 
 
-def test_a_container_on_the_hosts_network_is_told_apart() -> None:
+def test_a_container_on_the_host_network_is_marked() -> None:
     (found,) = decode_inspected(json.dumps([inspected("c", "c", network="host")]).encode())
     assert found.on_host_network
 
 
 @pytest.mark.parametrize("output", [b"", b"{}", b'[{"Name": 1}]', b'[{"State": {"Pid": -1}}]'])
-def test_what_docker_does_not_say_so_is_an_error(output: bytes) -> None:
+def test_malformed_output_of_docker_inspect_is_an_error(output: bytes) -> None:
     with pytest.raises(AuditError, match="docker inspect"):
         decode_inspected(output)

@@ -1,4 +1,4 @@
-"""Reports held against the schemas that others read them by: SARIF's official one, and our own."""
+"""Reports validated against the schemas of their readers: the official SARIF schema and our own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ OUTCOMES = tuple(Outcome)
 
 
 def result(number: int) -> Result:
-    """A result of the check with this number: every outcome, some accepted, every kind of place comes to pass."""
+    """A result of the check with this number.
+
+    Over all numbers, every outcome and every kind of place occurs, and some results are accepted.
+    """
     check = CHECKS[number]
     places = ("127.0.0.1:8443", "[::1]:8443", "/srv/cluster home/run/sock/rest.sock", "spark.example:7077")
     return Result(
@@ -98,14 +101,14 @@ EMPTY = msgspec.structs.replace(FULL, listeners=(), results=())
 
 
 def sarif() -> Validator:
-    """The official schema."""
+    """A validator for the official SARIF schema."""
     schema = json.loads(SARIF_SCHEMA.read_text(encoding="utf-8"))
     Draft4Validator.check_schema(schema)
     return Draft4Validator(schema, format_checker=FormatChecker())
 
 
 def own() -> Validator:
-    """What ``sluice audit --schema`` prints."""
+    """A validator for our own schema, which ``sluice audit --schema`` prints."""
     schema = json.loads(json_schema())
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema, format_checker=FormatChecker())
@@ -113,7 +116,7 @@ def own() -> Validator:
 
 @pytest.mark.parametrize("report", [FULL, EMPTY], ids=["everything", "nothing"])
 @pytest.mark.parametrize(("format_", "schema"), [(Format.SARIF, sarif), (Format.JSON, own)], ids=["sarif", "json"])
-def test_a_report_is_valid_by_its_schema(format_: Format, schema: Callable[[], Validator], report: Report) -> None:
+def test_a_report_matches_its_schema(format_: Format, schema: Callable[[], Validator], report: Report) -> None:
     document = json.loads(RENDERERS[format_](report))
     assert [f"{error.json_path}: {error.message[:200]}" for error in schema().iter_errors(document)] == []
 
@@ -132,7 +135,7 @@ def _place_with_spaces(document: Any) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_no_version, _unknown_level, _place_with_spaces])
-def test_the_official_schema_does_refuse_what_is_wrong(spoil: Callable[[Any], None]) -> None:
+def test_the_official_sarif_schema_refuses_a_spoiled_report(spoil: Callable[[Any], None]) -> None:
     document = copy.deepcopy(json.loads(RENDERERS[Format.SARIF](FULL)))
     spoil(document)
     assert list(sarif().iter_errors(document))
@@ -147,7 +150,7 @@ def test_the_official_schema_does_refuse_what_is_wrong(spoil: Callable[[Any], No
         pytest.param(lambda document: document["listeners"][0].update(listener=None), id="no listener"),
     ],
 )
-def test_our_own_schema_does_refuse_what_is_wrong(change: Callable[[Any], object]) -> None:
+def test_our_own_schema_refuses_a_spoiled_report(change: Callable[[Any], object]) -> None:
     document = json.loads(RENDERERS[Format.JSON](FULL))
     change(document)
     assert list(own().iter_errors(document))

@@ -1,4 +1,4 @@
-"""Reports, baselines and targets: values in, text out."""
+"""Reports, baselines and targets, built from values and checked as text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EVIL = "<script>alert(1)</script>\x00\x1b[31m]]>&"
 
 
 def result(check: str, outcome: Outcome = Outcome.FINDING, *, listener: str = "rpc", seen: str = "seen") -> Result:
-    """One result of a check of the catalogue."""
+    """A result of one of the catalogue's checks."""
     of = by_id()[check]
     return Result(
         check=check, title=of.title, listener=listener, place="127.0.0.1:1", severity=of.severity, outcome=outcome,
@@ -64,7 +64,7 @@ FULL = report(
 )
 
 
-def test_findings_come_worst_first_and_accepted_ones_do_not_count() -> None:
+def test_findings_are_sorted_by_severity_without_accepted_ones() -> None:
     assert [each.check for each in FULL.findings()] == ["MTL-02", "TLS-04"]
 
 
@@ -77,19 +77,21 @@ def test_findings_come_worst_first_and_accepted_ones_do_not_count() -> None:
         ("TLS-13", Severity.INFO, True),
     ],
 )
-def test_what_is_at_or_above_the_bar_fails(check: str, fail_on: Severity, *, failed: bool) -> None:
+def test_a_report_fails_with_a_finding_at_or_above_the_threshold(
+    check: str, fail_on: Severity, *, failed: bool
+) -> None:
     assert report(result(check)).failed(fail_on) is failed
 
 
 @pytest.mark.parametrize("format_", list(Format))
-def test_every_format_tells_each_finding_with_its_evidence_and_remedy(format_: Format) -> None:
+def test_every_format_contains_each_finding_with_its_evidence_and_remedy(format_: Format) -> None:
     text = RENDERERS[format_](FULL)
     assert "MTL-02" in text
     assert "certificate_required" in text
     assert "mandatory" in " ".join(text.split())
 
 
-def test_json_is_what_its_schema_says_and_comes_back_whole() -> None:
+def test_a_json_report_has_the_fields_of_its_schema_and_round_trips() -> None:
     text = RENDERERS[Format.JSON](FULL)
     assert msgspec.json.decode(text, type=Report) == FULL
     definitions = json.loads(json_schema())["$defs"]
@@ -99,7 +101,7 @@ def test_json_is_what_its_schema_says_and_comes_back_whole() -> None:
     assert document["schema"] == 1
 
 
-def test_junit_has_a_case_for_each_check_and_no_character_that_xml_forbids() -> None:
+def test_junit_has_a_case_for_each_check_and_no_forbidden_xml_character() -> None:
     root = ET.fromstring(RENDERERS[Format.JUNIT](FULL))  # noqa: S314  our own document
     assert len(root.findall(".//testcase")) == 5
     assert len(root.findall(".//failure")) == 2
@@ -108,7 +110,7 @@ def test_junit_has_a_case_for_each_check_and_no_character_that_xml_forbids() -> 
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("5", "2", "2")
 
 
-def test_sarif_names_a_rule_for_each_result_and_suppresses_what_is_accepted() -> None:
+def test_sarif_has_a_rule_for_each_result_and_suppresses_accepted_findings() -> None:
     (run,) = json.loads(RENDERERS[Format.SARIF](FULL))["runs"]
     rules = run["tool"]["driver"]["rules"]
     assert len({rule["id"] for rule in rules}) == len(rules)
@@ -120,7 +122,7 @@ def test_sarif_names_a_rule_for_each_result_and_suppresses_what_is_accepted() ->
     assert [bool(each.get("suppressions")) for each in run["results"]] == [False, False, True]
 
 
-def test_the_page_is_self_contained_and_runs_nothing_that_a_listener_said() -> None:
+def test_the_html_report_is_self_contained_and_runs_no_text_of_a_listener() -> None:
     page = RENDERERS[Format.HTML](FULL)
     assert "<script" not in page
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
@@ -132,7 +134,7 @@ def test_the_page_is_self_contained_and_runs_nothing_that_a_listener_said() -> N
 
 
 @pytest.mark.parametrize("format_", list(Format))
-def test_an_unreachable_listener_is_unreachable_in_every_format_and_not_without_tls(format_: Format) -> None:
+def test_an_unreachable_listener_is_not_reported_as_without_tls_in_any_format(format_: Format) -> None:
     of = by_id()["LSN-03"]
     away = Listener(name="away", kind=Kind.MUTUAL, host="127.0.0.1", port=1)
     found = result("LSN-03", listener="away", seen="unreachable: Connection refused; nothing could be examined")
@@ -152,7 +154,7 @@ def test_an_unreachable_listener_is_unreachable_in_every_format_and_not_without_
         assert "1 listener (1 unreachable)" in text
 
 
-def test_a_finding_is_told_by_the_name_of_its_problem() -> None:
+def test_a_finding_is_titled_by_its_problem_and_not_by_the_negated_check() -> None:
     told = msgspec.structs.replace(result("TLS-04"), problem=by_id()["TLS-04"].problem)
     for format_ in (Format.TEXT, Format.HTML, Format.SARIF):
         text = RENDERERS[format_](report(told))
@@ -160,7 +162,7 @@ def test_a_finding_is_told_by_the_name_of_its_problem() -> None:
         assert "not so" not in text
 
 
-def test_rules_of_a_sarif_report_on_foreign_servers_advise_nothing_about_ours() -> None:
+def test_rules_of_a_sarif_report_on_a_foreign_server_contain_no_sluice_advice() -> None:
     away = Listener(name="away", kind=Kind.SERVER, host="127.0.0.1", port=1, foreign=True)
     made = msgspec.structs.replace(report(), listeners=(ListenerReport(listener=away),))
     (run,) = json.loads(RENDERERS[Format.SARIF](made))["runs"]
@@ -168,11 +170,11 @@ def test_rules_of_a_sarif_report_on_foreign_servers_advise_nothing_about_ours() 
     assert "sluice" not in rule["help"]["text"]
 
 
-def test_text_is_without_markup_of_what_a_listener_said() -> None:
+def test_the_text_report_does_not_interpret_markup_of_a_listener() -> None:
     assert "[red]x[/]" in RENDERERS[Format.TEXT](report(result("TLS-01", seen="[red]x[/]")))
 
 
-def test_a_baseline_accepts_its_finding_until_its_end_and_nothing_else() -> None:
+def test_a_baseline_entry_accepts_only_its_own_finding_until_it_expires() -> None:
     entries = (
         Entry("TLS-04", "rpc", "old client", TODAY),
         Entry("MTL-02", "other", "not this one", TODAY),
@@ -183,7 +185,7 @@ def test_a_baseline_accepts_its_finding_until_its_end_and_nothing_else() -> None
     assert len(applied.idle) == 2
 
 
-def test_a_baseline_accepts_on_every_listener_that_its_pattern_fits() -> None:
+def test_a_baseline_entry_applies_to_every_listener_that_matches_its_pattern() -> None:
     entry = Entry("TLS-04", "rp*", "known", TODAY)
     applied = apply_baseline(report(result("TLS-04"), result("TLS-04", listener="rpx")), (entry,), TODAY)
     assert applied.report.findings() == ()
@@ -201,14 +203,14 @@ def test_a_baseline_accepts_on_every_listener_that_its_pattern_fits() -> None:
         ("[[accepted", "accepted.toml"),
     ],
 )
-def test_a_baseline_that_means_nothing_is_refused(text: str, complaint: str, tmp_path: Path) -> None:
+def test_an_invalid_baseline_is_refused(text: str, complaint: str, tmp_path: Path) -> None:
     path = tmp_path / "accepted.toml"
     path.write_text(text)
     with pytest.raises(InputError, match=complaint):
         read_baseline(path, TODAY)
 
 
-def test_targets_are_listeners_of_the_expected_kind(tmp_path: Path) -> None:
+def test_targets_are_read_as_listeners_of_their_expected_kind(tmp_path: Path) -> None:
     path = tmp_path / "targets.toml"
     path.write_text(
         '[[target]]\nname = "a"\nhost = "h"\nport = 1\nexpected = "mutual"\nchannel = "rpc"\n'
@@ -228,7 +230,7 @@ def test_targets_are_listeners_of_the_expected_kind(tmp_path: Path) -> None:
         '[[target]]\nname = "a"\nhost = "h"\nport = 1\nexpected = "mutual"\n' * 2,
     ],
 )
-def test_targets_that_mean_nothing_are_refused(text: str, tmp_path: Path) -> None:
+def test_invalid_targets_are_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "targets.toml"
     path.write_text(text)
     with pytest.raises(InputError):

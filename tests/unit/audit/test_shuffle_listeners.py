@@ -20,7 +20,7 @@ from sluice.runtime.node.addresses import (
 )
 
 
-def test_managers_listen_on_rpc_and_workers_on_data(tmp_path: Path) -> None:
+def test_shuffle_managers_are_declared_on_rpc_and_workers_on_data(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     leader = ShuffleManagerAddress(name="sm-1", rpc=("127.0.0.1", 7001), pid=1)
     standby = ShuffleManagerAddress(name="sm-2", rpc=("127.0.0.1", 7002), pid=2)
@@ -36,7 +36,7 @@ def test_managers_listen_on_rpc_and_workers_on_data(tmp_path: Path) -> None:
     ]
 
 
-def test_a_damaged_announcement_is_no_reason_to_look_away(tmp_path: Path) -> None:
+def test_a_damaged_announcement_of_a_shuffle_worker_is_an_error(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     (home.run / "endpoints").mkdir()
     (home.run / "endpoints" / "shuffle-worker-sw-1.json").write_text('{"name": "sw-1"}')

@@ -1,4 +1,4 @@
-"""Codec and key schedule: by the book's own example, and against anything a peer may send."""
+"""TLS codec and key schedule, tested with the example of RFC 8448 and with arbitrary peer input."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from sluice.audit.wire.schedule import (
 def server_hello(
     *, version: int = 0x0304, suite: int = 0x1301, compression: int = 0, random: bytes = b"\x01" * 32, group: int = 0x1D
 ) -> bytes:
-    """The body of a ServerHello of TLS 1.3."""
+    """The body of a TLS 1.3 ServerHello."""
     share = number(group, 2) + (b"" if random == RETRY_RANDOM else vector(b"k" * 32, 2))
     extensions = number(43, 2) + vector(number(version, 2), 2) + number(51, 2) + vector(share, 2)
     return b"\x03\x03" + random + vector(b"s" * 32, 1) + number(suite, 2) + bytes([compression]) + vector(extensions, 2)
 
 
-def test_a_server_hello_is_read() -> None:
+def test_a_server_hello_is_parsed() -> None:
     hello = parse_server_hello(server_hello())
     assert (hello.version, hello.suite, hello.group, hello.share, hello.retry) == (
         Version.TLS13, 0x1301, 0x1D, b"k" * 32, False,
     )  # fmt: skip
 
 
-def test_a_hello_retry_request_is_told_by_its_random() -> None:
+def test_a_hello_retry_request_is_recognised_by_its_random() -> None:
     hello = parse_server_hello(server_hello(random=RETRY_RANDOM))
     assert hello.retry
     assert hello.group == 0x1D
@@ -53,7 +53,7 @@ def test_a_hello_retry_request_is_told_by_its_random() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_whatever_comes_is_read_or_refused(data: bytes) -> None:
+def test_arbitrary_bytes_are_parsed_or_raise_only_wire_error(data: bytes) -> None:
     with contextlib.suppress(WireError):
         parse_server_hello(data)
     with contextlib.suppress(WireError):
@@ -63,7 +63,7 @@ def test_whatever_comes_is_read_or_refused(data: bytes) -> None:
 
 
 @given(st.integers(0, 200), st.integers(0, 255))
-def test_a_damaged_server_hello_is_read_or_refused(place: int, value: int) -> None:
+def test_a_damaged_server_hello_is_parsed_or_raises_only_wire_error(place: int, value: int) -> None:
     body = bytearray(server_hello())
     body[place % len(body)] = value
     with contextlib.suppress(WireError):
@@ -71,12 +71,12 @@ def test_a_damaged_server_hello_is_read_or_refused(place: int, value: int) -> No
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 7))
-def test_a_server_hello_that_is_cut_off_is_refused(cut: int) -> None:
+def test_a_truncated_server_hello_is_refused(cut: int) -> None:
     with pytest.raises(WireError):
         parse_server_hello(server_hello()[:-cut])
 
 
-def test_a_client_hello_says_what_it_was_given() -> None:
+def test_a_client_hello_encodes_its_groups_alpn_and_server_name() -> None:
     encoded = ClientHello(groups=WEAK_GROUPS, alpn=("h2",), server_name=b"x.example").encode()
     assert encoded[0] == 1
     assert int.from_bytes(encoded[1:4], "big") == len(encoded) - 4
@@ -88,7 +88,7 @@ def test_a_client_hello_says_what_it_was_given() -> None:
     assert len(reader.vector(1)) == 32
 
 
-def test_the_key_schedule_is_that_of_rfc_8448() -> None:
+def test_the_key_schedule_gives_the_keys_of_rfc_8448() -> None:
     """RFC 8448, section 3: derived secret and the server's handshake keys of the simple handshake."""
     digest = hashes.SHA256()
     early = bytes.fromhex("33ad0a1c607ec03b09e6cd9893680ce210adf300aa1f2660e1b22e10f170f92a")
@@ -101,7 +101,7 @@ def test_the_key_schedule_is_that_of_rfc_8448() -> None:
 
 
 @pytest.mark.parametrize("suite", sorted(SUITES))
-def test_what_is_sealed_opens_once_and_in_order(suite: int) -> None:
+def test_sealed_records_open_only_once_and_in_order(suite: int) -> None:
     secret = b"s" * SUITES[suite].digest.digest_size
     sealing, opening = Protection(SUITES[suite], secret), Protection(SUITES[suite], secret)
     first, second = sealing.seal(23, b"one"), sealing.seal(22, b"two")
@@ -134,11 +134,11 @@ def test_both_sides_of_a_schedule_agree() -> None:
         pytest.param(Verdict(Alert(42), data=b"hello"), False, id="it spoke, then sent an alert"),
     ],
 )
-def test_only_an_end_before_anything_was_said_is_a_refusal(verdict: Verdict, *, refused: bool) -> None:
+def test_only_an_alert_or_close_before_any_data_is_a_refusal(verdict: Verdict, *, refused: bool) -> None:
     assert verdict.refused is refused
 
 
-def test_what_a_peer_sends_is_told_without_control_characters() -> None:
+def test_printable_removes_control_characters_and_shortens() -> None:
     told = printable(b"\x1b[31mred\x00\xff" + b"x" * 500)
     assert "\x1b" not in told
     assert len(told) < 120

@@ -1,4 +1,4 @@
-"""The stories of the chaos tests leave nobody out."""
+"""The scenarios of the chaos tests kill every kind of process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.chaos.processes.story import ON_ONE_MACHINE, WITH_AN_ENSEMBLE, Kind, 
 
 @pytest.mark.parametrize("kinds", [ON_ONE_MACHINE, WITH_AN_ENSEMBLE], ids=["one-machine", "ensemble"])
 @pytest.mark.parametrize("deaths", [1, 4, 6, 40])
-def test_consecutive_seeds_kill_every_kind(deaths: int, kinds: tuple[Kind, ...]) -> None:
+def test_consecutive_seeds_kill_every_kind_of_process(deaths: int, kinds: tuple[Kind, ...]) -> None:
     runs = runs_of_a_deck(deaths, kinds)
     for deck in range(4):
         told = [story("batch", 1 + deck * runs + turn, deaths, kinds) for turn in range(runs)]
@@ -17,7 +17,7 @@ def test_consecutive_seeds_kill_every_kind(deaths: int, kinds: tuple[Kind, ...])
         assert all(len(each) == deaths for each in told)
 
 
-def test_only_those_of_the_first_deck_are_patient() -> None:
+def test_only_stories_of_the_first_deck_have_no_hasty_death() -> None:
     runs = runs_of_a_deck(6)
     patient = [story("batch", seed, 6) for seed in range(1, runs + 1)]
     assert not any(death.hasty for each in patient for death in each)
@@ -26,6 +26,6 @@ def test_only_those_of_the_first_deck_are_patient() -> None:
     assert not all(later)
 
 
-def test_a_seed_is_always_the_same_story() -> None:
+def test_a_seed_always_gives_the_same_story() -> None:
     assert story("batch", 5, 6) == story("batch", 5, 6) != story("stream", 5, 6)
     assert set(ON_ONE_MACHINE) | set(WITH_AN_ENSEMBLE) == set(Kind)

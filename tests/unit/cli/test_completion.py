@@ -1,4 +1,4 @@
-"""``sluice completion``, and what it makes a shell do."""
+"""``sluice completion`` and the completions that its scripts give in a shell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.command import sluice
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_asks_the_program(shell: str) -> None:
+def test_the_completion_script_of_each_shell_calls_the_program(shell: str) -> None:
     printed = sluice("completion", shell)
     assert printed.returncode == 0
     assert "_SLUICE_COMPLETE" in printed.stdout

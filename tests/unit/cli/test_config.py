@@ -1,4 +1,4 @@
-"""The layers of the configuration, and what happens to keys nobody knows."""
+"""The layers of the configuration, and the handling of unknown keys."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def test_defaults_need_no_file() -> None:
         ),
     ],
 )
-def test_a_cluster_of_one_machine_has_the_shuffle_service_unless_somebody_says_otherwise(
-    text: str, enabled: bool, tmp_path: Path
-) -> None:
+def test_an_embedded_cluster_enables_the_shuffle_service_by_default(text: str, enabled: bool, tmp_path: Path) -> None:
     loaded = load(text, tmp_path)
     assert not loaded.shuffle.enabled
     assert loaded.embedded().shuffle.enabled is enabled
@@ -49,23 +47,25 @@ def test_a_cluster_of_one_machine_has_the_shuffle_service_unless_somebody_says_o
 
 @pytest.mark.parametrize("level", ["none", "uid"])
 @pytest.mark.parametrize("mode", ["enforce", "audit"])
-def test_a_network_of_jobs_own_is_refused_without_their_sandboxes(mode: str, level: str, tmp_path: Path) -> None:
+def test_an_egress_mode_with_its_own_network_is_refused_without_sandboxes(
+    mode: str, level: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=rf'egress.mode = "{mode}" needs isolation.level = "sandbox", not "{level}"'):
         load(f'[isolation]\nlevel = "{level}"\n[egress]\nmode = "{mode}"\n', tmp_path)
 
 
-def test_without_sandboxes_egress_is_off_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_egress_is_off_by_default_without_sandboxes(tmp_path: Path) -> None:
     for text in ('[isolation]\nlevel = "none"\n', '[isolation]\nlevel = "uid"\n[egress]\nmode = "off"\n'):
         loaded = load(text, tmp_path).runtime
         assert egress_mode(loaded.egress, loaded.isolation.level) is EgressMode.OFF
 
 
-def test_an_egress_mode_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_egress_mode_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"egress\.mode"):
         load('[egress]\nmode = "no"\n', tmp_path)
 
 
-def test_flags_beat_environment_beats_file(tmp_path: Path) -> None:
+def test_flags_override_environment_which_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "sluice.toml"
     file.write_text("[taskmanager]\ncount = 3\nslots = 4\nslot_cores = 2\n", encoding="utf-8")
     loaded = config.load(
@@ -95,7 +95,7 @@ def test_flags_beat_environment_beats_file(tmp_path: Path) -> None:
         pytest.param("[taskmanager\n", "sluice.toml", "TOML", id="not TOML"),
     ],
 )
-def test_mistakes_are_named_with_the_remedy(text: str, named: str, suggested: str, tmp_path: Path) -> None:
+def test_configuration_mistakes_are_named_with_a_remedy(text: str, named: str, suggested: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load(text, tmp_path)
     assert named in str(caught.value)
@@ -107,7 +107,9 @@ def test_an_unknown_environment_key_is_an_error_too() -> None:
         config.load(None, environment={"SLUICE__GATEWAY__PROT": "1"})
 
 
-def test_the_nearest_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configuration_file_of_the_home_precedes_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     home = tmp_path / "home"
     home.mkdir()
@@ -127,7 +129,7 @@ def test_the_nearest_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         pytest.param("[shuffle]\nenabled = false\n", False, "sluice.toml", id="turned off"),
     ],
 )
-def test_config_show_tells_of_the_shuffle_service_that_up_runs(
+def test_config_show_shows_the_shuffle_default_of_an_embedded_cluster(
     text: str, shown: bool, origin: str, tmp_path: Path
 ) -> None:
     (tmp_path / "sluice.toml").write_text(text)

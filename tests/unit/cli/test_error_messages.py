@@ -22,13 +22,13 @@ def told(error: SluiceError) -> list[str]:
 
 
 def failed(cause: BaseException, what: str, remedy: str = "") -> SluiceError:
-    """An error as if raised from another one."""
+    """Return an error as if raised from ``cause``."""
     error = StoreError(what, remedy)
     error.__cause__ = cause
     return error
 
 
-def test_what_why_and_what_to_do() -> None:
+def test_an_error_shows_its_message_cause_and_remedy() -> None:
     refused = ConnectionRefusedError(111, "Connection refused")
     assert told(failed(refused, "the gateway at localhost:8443 does not answer", "start it: sluice up --detach")) == [
         "error: the gateway at localhost:8443 does not answer",
@@ -37,21 +37,21 @@ def test_what_why_and_what_to_do() -> None:
     ]
 
 
-def test_a_part_that_there_is_none_of_is_left_out() -> None:
+def test_an_error_without_cause_and_remedy_shows_only_its_message() -> None:
     assert told(StoreError("there is no job 7")) == ["error: there is no job 7"]
 
 
-def test_what_an_error_says_itself_is_not_repeated() -> None:
+def test_a_cause_already_in_the_message_is_not_repeated() -> None:
     assert list(causes(failed(ValueError("no such file"), "reading x failed: No such file"))) == []
 
 
-def test_causes_are_told_from_the_nearest_on_and_each_on_one_line() -> None:
+def test_causes_are_listed_nearest_first_one_line_each() -> None:
     first = failed(ValueError("the key is\nsecret text"), "the identity is damaged", "not told here")
     assert list(causes(failed(first, "the process does not start"))) == ["the identity is damaged", "the key is"]
     assert list(causes(failed(TimeoutError(), "no answer"))) == ["no answer in time"]
 
 
-def test_markup_in_what_others_said_is_text() -> None:
+def test_markup_in_error_messages_is_shown_as_text() -> None:
     assert told(failed(ValueError("[red]x[/red]"), "[bold]y"))[:2] == ["error: [bold]y", "  why:  [red]x[/red]"]
 
 
@@ -59,14 +59,14 @@ def test_markup_in_what_others_said_is_text() -> None:
     ("number", "remedy"),
     [(errno.ENOSPC, "free some space"), (errno.ENOENT, "check the path"), (errno.EIO, "`sluice doctor` examines this")],
 )
-def test_what_the_operating_system_refuses_has_its_file_and_a_remedy(number: int, remedy: str) -> None:
+def test_an_os_error_shows_its_path_and_a_remedy(number: int, remedy: str) -> None:
     lines = told(system_error(OSError(number, os.strerror(number), "/srv/sluice/x")))
     assert lines[0] == f"error: /srv/sluice/x: {os.strerror(number)}"
     assert lines[1].startswith(f"  do:   {remedy}")
     assert told(system_error(TimeoutError()))[0] == "error: TimeoutError"
 
 
-def test_a_fault_of_ours_does_not_look_like_an_answer(
+def test_an_internal_error_shows_a_traceback_and_has_its_own_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken() -> None:

@@ -1,4 +1,4 @@
-"""What scripts and shells rely on: every verb can answer in JSON, and completes."""
+"""What scripts and shells rely on: every verb can answer in JSON and supports completion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILES = {"audit-log checkpoint", "completion", "config reference", "gateway rend
 
 
 def verbs(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Every verb with its words."""
+    """Yield every verb as its words and its command."""
     inner = getattr(command, "commands", None)
     if inner is None:
         yield " ".join(path), command
@@ -28,7 +28,7 @@ def verbs(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]
         yield from verbs(each, (*path, name))
 
 
-def test_every_verb_that_ends_by_itself_answers_in_json() -> None:
+def test_every_verb_except_the_listed_ones_has_a_json_option() -> None:
     without = {
         name for name, verb in verbs(get_command(app)) if "--json" not in {each for p in verb.params for each in p.opts}
     }
@@ -36,7 +36,7 @@ def test_every_verb_that_ends_by_itself_answers_in_json() -> None:
     assert {name for name in without if not name.startswith("run ")} == {*PROSE, *FILES, "compose ca"}
 
 
-def test_a_set_of_compose_files_is_told_in_json(tmp_path: Path) -> None:
+def test_compose_init_lists_its_files_in_json(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["compose", "init", str(tmp_path / "site"), "--json"])
     assert json.loads(told.stdout) == {
         "directory": str(tmp_path / "site"),
@@ -44,7 +44,7 @@ def test_a_set_of_compose_files_is_told_in_json(tmp_path: Path) -> None:
     }
 
 
-def test_shells_complete_verbs() -> None:
+def test_verbs_are_completed_in_bash_zsh_and_fish() -> None:
     asked = {"_SLUICE_COMPLETE": "complete_bash", "COMP_WORDS": "sluice jo", "COMP_CWORD": "1"}
     assert CliRunner().invoke(app, [], env=asked, prog_name="sluice").stdout.split() == ["jobs"]
     for shell in ("bash", "zsh", "fish"):

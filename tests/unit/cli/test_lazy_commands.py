@@ -1,4 +1,4 @@
-"""A command imports the verb that it runs, and no other."""
+"""A command imports only the module of the verb that it runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print(*({{place.partition(":")[0] for place in VERBS.values()}} & set(sys.module
 
 
 def imported(then: str) -> set[str]:
-    """The modules of verbs that a fresh Python has imported after ``then``."""
+    """Return the verb modules that a fresh Python process has imported after running ``then``."""
     done = subprocess.run([sys.executable, "-c", IMPORTED.format(then)], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
@@ -34,12 +34,12 @@ def test_a_verb_does_not_import_the_others() -> None:
     assert not {"sluice.cli.cluster.commands", "sluice.cli.pki.commands", "sluice.cli.compose.commands"} & found
 
 
-def test_every_verb_is_where_the_table_says() -> None:
+def test_every_verb_is_importable_from_its_place_in_the_table() -> None:
     commands = LazyCommands(VERBS)
     assert [commands[name].name for name in commands] == list(VERBS)
 
 
-def test_names_are_known_without_an_import() -> None:
+def test_verb_names_are_known_without_an_import() -> None:
     commands = LazyCommands({"away": "no.such.module:verb"})
     assert "away" in commands
     assert (list(commands), len(commands)) == (["away"], 1)
@@ -47,7 +47,7 @@ def test_names_are_known_without_an_import() -> None:
     assert list(commands) == []
 
 
-def test_an_unknown_verb_is_answered_with_the_nearest() -> None:
+def test_an_unknown_verb_suggests_the_nearest_verb() -> None:
     answer = CliRunner().invoke(app, ["submti"])
     assert answer.exit_code == 2
     assert "submit" in answer.stderr

@@ -31,11 +31,11 @@ app = typer.Typer()
 @app.command()
 @with_place
 def visit(what: Annotated[str, typer.Argument()], *, place: Place, times: int = 1) -> None:
-    """Go there."""
+    """A command with a group of options."""
     typer.echo(f"{what} {place} {times}")
 
 
-def test_defaults_options_and_variables_make_the_value() -> None:
+def test_an_option_group_is_built_from_defaults_options_and_environment() -> None:
     run = CliRunner()
     assert run.invoke(app, ["x"]).output == "x Place(host='localhost', port=8443) 1\n"
     there = run.invoke(app, ["x", "--port", "1", "--times", "2"], env={"PLACE_HOST": "h"})
@@ -43,7 +43,7 @@ def test_defaults_options_and_variables_make_the_value() -> None:
     assert run.invoke(app, ["x", "--port", "0"]).exit_code == 2
 
 
-def test_help_shows_the_options_in_the_place_of_the_parameter() -> None:
+def test_help_shows_the_options_of_a_group_instead_of_its_parameter() -> None:
     output = CliRunner().invoke(app, ["--help"]).output
     assert "Go there." in output
     assert output.index("--host") < output.index("--port") < output.index("--times")

@@ -1,4 +1,4 @@
-"""Progress is for eyes: a bar on a terminal, nothing anywhere else, and nothing left when the work is done."""
+"""Progress is for people: a bar on a terminal, nothing elsewhere, and nothing when the work is done."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def terminal() -> tuple[Console, io.StringIO]:
     return Console(file=written, force_terminal=True, width=120, color_system=None), written
 
 
-def test_steps_are_counted_on_a_terminal() -> None:
+def test_the_progress_bar_counts_steps_on_a_terminal() -> None:
     console, written = terminal()
     assert list(with_bar("issuing", "abc", 3, console)) == ["a", "b", "c"]
     assert "issuing" in written.getvalue()
@@ -23,7 +23,7 @@ def test_steps_are_counted_on_a_terminal() -> None:
     assert written.getvalue().rstrip("\x1b[?25h").endswith("\x1b[2K")
 
 
-def test_elsewhere_nothing_is_written() -> None:
+def test_the_progress_bar_writes_nothing_without_a_terminal() -> None:
     written = io.StringIO()
     console = Console(file=written)
     assert list(with_bar("issuing", [1, 2], 2, console)) == [1, 2]
@@ -33,7 +33,7 @@ def test_elsewhere_nothing_is_written() -> None:
     assert written.getvalue() == ""
 
 
-def test_what_is_done_right_now_is_said_and_is_no_markup() -> None:
+def test_the_current_step_is_shown_shortened_and_without_markup() -> None:
     console, written = terminal()
     with bar("followed", console) as shown:
         shown.show(1, 4, "taskmanager/[red]tm-1[/red]" + "x" * MAX_WORDS)

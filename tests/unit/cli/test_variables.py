@@ -1,4 +1,7 @@
-"""Environment variables of the command: one that is set for a whole container or session reaches every verb in it."""
+"""Environment variables of the command.
+
+One that is set for a whole container or session applies to every verb in it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def _options(command: Any) -> Iterator[Any]:
 
 
 def _meanings() -> dict[str, set[tuple[str, str]]]:
-    """The options that read each variable, with how their help begins."""
+    """Return the options that read each variable, with the first words of their help."""
     meanings: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for option in _options(typer.main.get_command(app)):
         for variable in [option.envvar] if isinstance(option.envvar, str) else option.envvar or ():
@@ -28,13 +31,13 @@ def _meanings() -> dict[str, set[tuple[str, str]]]:
     return meanings
 
 
-def test_every_variable_means_one_thing() -> None:
+def test_every_environment_variable_has_a_single_meaning() -> None:
     meanings = _meanings()
     assert {"SLUICE_CA", "SLUICE_CA_ADDRESS", "SLUICE_HOME", "SLUICE_SERVER"} <= meanings.keys()
     assert {variable: meant for variable, meant in meanings.items() if len(meant) > 1} == {}
 
 
-def test_no_client_verb_in_a_container_reads_what_is_set_for_the_process_that_joins() -> None:
+def test_compose_sets_the_address_variable_of_joining_processes_and_not_sluice_ca() -> None:
     written = render_compose(ComposeSet())
     assert "SLUICE_CA_ADDRESS: ca:8444" in written
     assert "SLUICE_CA:" not in written

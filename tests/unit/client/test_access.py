@@ -1,4 +1,4 @@
-"""A credential goes to the gateway that it belongs to, over TLS, and nowhere else unless one is told so."""
+"""A credential is sent only to its own gateway over TLS, unless the user explicitly asks for another."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The certificate of somebody else's authority."""
+    """The CA certificate of a foreign authority."""
     return OutsideAuthority(tmp_path_factory.mktemp("foreign")).ca_file
 
 
 @pytest.fixture
 def home(pki: TestPki, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Home:
-    """One in which a cluster runs at ``URL``; without a token, and nobody has signed in."""
+    """A home whose cluster runs at ``URL``, without a token and without a signed-in user."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     for variable in ("SLUICE_TOKEN", "SLUICE_SERVER", "SLUICE_CA"):
         monkeypatch.delenv(variable, raising=False)
@@ -70,7 +70,7 @@ def edge_of(home: Home) -> Path:
 
 
 def made_token(home: Home) -> str:
-    """The token in the home, made by the command."""
+    """Create a token in the home with ``sluice token create`` and return it."""
     path = home.root / "token"
     done = RUNNER.invoke(
         app, ["token", "create", "ada", "--role", "viewer", "--output", str(path), "--home", str(home.root)]
@@ -88,7 +88,7 @@ def made_token(home: Home) -> str:
         ("https://[::1]:8443", "https://[::1]:8443"),
     ],
 )
-def test_url_of_a_gateway_has_one_form(text: str, url: str) -> None:
+def test_gateway_urls_are_normalized(text: str, url: str) -> None:
     assert gateway_url(text) == url
 
 
@@ -115,7 +115,7 @@ def test_url_of_a_gateway_has_one_form(text: str, url: str) -> None:
         "",
     ],
 )
-def test_nothing_but_https_is_the_url_of_a_gateway(text: str) -> None:
+def test_a_gateway_url_other_than_https_host_and_port_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         gateway_url(text)
     assert "secret" not in str(refused.value)
@@ -136,7 +136,9 @@ def test_nothing_but_https_is_the_url_of_a_gateway(text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("by_variable", [False, True])
-def test_no_verb_speaks_anything_but_https(home: Home, verb: tuple[str, ...], *, by_variable: bool) -> None:
+def test_every_client_verb_refuses_a_server_without_https(
+    home: Home, verb: tuple[str, ...], *, by_variable: bool
+) -> None:
     made_token(home)
     server = "http://127.0.0.1:1"
     arguments = [*verb, "--home", str(home.root), *([] if by_variable else ["--server", server])]
@@ -145,7 +147,7 @@ def test_no_verb_speaks_anything_but_https(home: Home, verb: tuple[str, ...], *,
     assert "over https alone" in str(done.exception)
 
 
-def test_token_of_the_home_goes_to_its_own_gateway_without_a_flag(home: Home) -> None:
+def test_the_home_token_is_sent_to_its_own_gateway_without_options(home: Home) -> None:
     token = made_token(home)
     target = resolve_access(home)
     assert (target.url, target.token) == (URL, token)
@@ -156,14 +158,14 @@ def test_token_of_the_home_goes_to_its_own_gateway_without_a_flag(home: Home) ->
 
 
 @pytest.mark.parametrize("server", ["https://localhost:8443", URL, "https://[::1]:8443"])
-def test_token_of_the_home_goes_to_its_gateway_by_each_of_its_addresses(home: Home, server: str) -> None:
+def test_the_home_token_is_sent_to_its_gateway_at_any_of_its_addresses(home: Home, server: str) -> None:
     token = made_token(home)
     (home.run / "endpoints" / "envoy.json").unlink()  # it is not known any more where it runs
     assert resolve_access(home, server=server, ca_file=edge_of(home)).token == token
 
 
 @pytest.mark.parametrize("bound", [True, False])
-def test_token_of_the_home_goes_nowhere_else(home: Home, foreign: Path, *, bound: bool) -> None:
+def test_the_home_token_is_refused_for_another_address_or_authority(home: Home, foreign: Path, *, bound: bool) -> None:
     made_token(home)
     if not bound:
         binding_file(home.root / "token").unlink()
@@ -184,14 +186,14 @@ def test_token_of_the_home_goes_nowhere_else(home: Home, foreign: Path, *, bound
         resolve_access(home, ca_file=foreign)
 
 
-def test_token_without_a_binding_belongs_to_the_cluster_of_its_home(home: Home) -> None:
+def test_a_home_token_without_a_binding_belongs_to_the_cluster_of_its_home(home: Home) -> None:
     token = made_token(home)
     binding_file(home.root / "token").unlink()
     assert resolve_access(home).token == token
     assert resolve_access(home, server=URL, ca_file=edge_of(home)).token == token
 
 
-def test_token_file_goes_where_it_is_told(home: Home, foreign: Path) -> None:
+def test_an_explicit_token_file_is_used_for_any_server(home: Home, foreign: Path) -> None:
     token = made_token(home)
     path = home.root / "token"
     assert resolve_access(home, server=ELSEWHERE, ca_file=foreign, token_file=path).token == token
@@ -199,7 +201,7 @@ def test_token_file_goes_where_it_is_told(home: Home, foreign: Path) -> None:
         resolve_access(home, token_file=home.root / "nothing")
 
 
-def test_token_in_the_environment_belongs_to_the_server_there(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_token_belongs_to_the_environment_server(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_TOKEN", ANOTHER)
     assert resolve_access(home).token == ANOTHER
     with pytest.raises(UsageError, match="SLUICE_TOKEN belongs to the local cluster"):
@@ -210,7 +212,7 @@ def test_token_in_the_environment_belongs_to_the_server_there(home: Home, monkey
         resolve_access(home, server="https://third.example.org")
 
 
-def test_login_belongs_to_the_server_and_the_authority_that_vouched_for_it(home: Home, foreign: Path) -> None:
+def test_a_login_belongs_to_its_server_and_authority(home: Home, foreign: Path) -> None:
     login_session.save(
         login_session.LoginSession(
             server=ELSEWHERE,
@@ -228,14 +230,16 @@ def test_login_belongs_to_the_server_and_the_authority_that_vouched_for_it(home:
         held_credential(home, "https://third.example.org", foreign, None)
 
 
-def test_what_does_not_belong_there_is_passed_over_for_what_does(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_token_of_another_server_is_skipped_for_the_home_token(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     token = made_token(home)
     monkeypatch.setenv("SLUICE_TOKEN", ANOTHER)
     monkeypatch.setenv("SLUICE_SERVER", ELSEWHERE)
     assert resolve_access(home).token == token
 
 
-def test_binding_is_private_and_damage_to_it_is_told(home: Home) -> None:
+def test_the_token_binding_is_a_private_file_and_a_damaged_one_is_refused(home: Home) -> None:
     made_token(home)
     path = binding_file(home.root / "token")
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600  # noqa: PTH116  the mode and nothing else
@@ -251,7 +255,7 @@ def test_binding_is_private_and_damage_to_it_is_told(home: Home) -> None:
         resolve_access(home)
 
 
-def test_gateway_is_known_by_its_names_its_addresses_and_its_public_url() -> None:
+def test_gateway_addresses_include_server_names_localhost_and_public_url() -> None:
     config = GatewayConfig(host="::", port=8443, server_names=("g.test",), public_url="https://p.example.org")
     found = addresses(config, None)
     assert {"https://g.test:8443", "https://localhost:8443", "https://p.example.org"} <= set(found)
@@ -259,7 +263,7 @@ def test_gateway_is_known_by_its_names_its_addresses_and_its_public_url() -> Non
     assert addresses(GatewayConfig(port=0, server_names=()), None) == ()
 
 
-def test_line_for_a_shell_reads_the_token_that_belongs_there_and_shows_none(
+def test_connect_prints_a_shell_line_that_reads_the_token_without_showing_it(
     home: Home, foreign: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = made_token(home)
@@ -280,7 +284,7 @@ def test_line_for_a_shell_reads_the_token_that_belongs_there_and_shows_none(
 
 
 @pytest.mark.parametrize("content", [None, b"", b"nothing of the kind"])
-def test_authority_that_is_none_is_wrong_usage(home: Home, tmp_path: Path, content: bytes | None) -> None:
+def test_a_missing_or_malformed_ca_file_is_wrong_usage(home: Home, tmp_path: Path, content: bytes | None) -> None:
     made_token(home)
     path = tmp_path / "ca.pem"
     if content is not None:

@@ -1,4 +1,7 @@
-"""The command sends an access token instead of its credential where that pays, and falls back to the credential."""
+"""The command prefers an access token to its credential where that pays.
+
+It falls back to the credential.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from sluice.client.rest_client import GatewayClient
 
 
 class Gateway:
-    """Remembers who showed what; knows a credential and an access token."""
+    """A fake gateway that accepts one credential and one access token, and records what requests show."""
 
     def __init__(self) -> None:
         self.shown: list[tuple[str, str]] = []
@@ -49,7 +52,9 @@ async def door(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Gateway, 
             yield gateway, client
 
 
-async def test_one_call_is_not_worth_an_exchange_and_several_are(door: tuple[Gateway, GatewayClient]) -> None:
+async def test_the_credential_is_exchanged_for_an_access_token_at_the_second_call(
+    door: tuple[Gateway, GatewayClient],
+) -> None:
     gateway, client = door
     for number in range(4):
         await client.get(f"/v1/{number}")
@@ -62,9 +67,7 @@ async def test_one_call_is_not_worth_an_exchange_and_several_are(door: tuple[Gat
     ]
 
 
-async def test_what_cannot_be_sent_again_comes_with_the_credential(
-    door: tuple[Gateway, GatewayClient], tmp_path: Path
-) -> None:
+async def test_a_submission_is_sent_with_the_credential(door: tuple[Gateway, GatewayClient], tmp_path: Path) -> None:
     gateway, client = door
     for number in range(3):
         await client.get(f"/v1/{number}")
@@ -74,7 +77,7 @@ async def test_what_cannot_be_sent_again_comes_with_the_credential(
     assert gateway.shown[-1] == ("/v1/jobs", "credential")
 
 
-async def test_revoked_access_token_falls_back_to_the_credential_and_that_tells_why(
+async def test_a_revoked_access_token_is_replaced_by_the_credential(
     door: tuple[Gateway, GatewayClient],
 ) -> None:
     gateway, client = door
@@ -92,7 +95,9 @@ async def test_revoked_access_token_falls_back_to_the_credential_and_that_tells_
 @pytest.mark.parametrize(
     "answer", [{}, {"pass": "", "expires_in": 5}, {"pass": 7, "expires_in": 5}, {"pass": "é", "expires_in": 300}, []]
 )
-async def test_exchange_that_gives_nothing(door: tuple[Gateway, GatewayClient], answer: object) -> None:
+async def test_an_unusable_exchange_answer_leaves_the_credential_in_use(
+    door: tuple[Gateway, GatewayClient], answer: object
+) -> None:
     gateway, client = door
     gateway.exchange = answer
     for number in range(4):
@@ -101,7 +106,9 @@ async def test_exchange_that_gives_nothing(door: tuple[Gateway, GatewayClient], 
     assert {bearer for _, bearer in gateway.shown} == {"credential"}
 
 
-async def test_refusal_by_policy_is_that_of_the_credential(door: tuple[Gateway, GatewayClient]) -> None:
+async def test_a_request_refused_with_both_reports_the_refusal_of_the_credential(
+    door: tuple[Gateway, GatewayClient],
+) -> None:
     gateway, client = door
     await client.get("/v1/0")
     await client.get("/v1/1")
@@ -111,7 +118,7 @@ async def test_refusal_by_policy_is_that_of_the_credential(door: tuple[Gateway, 
         await client.patch("/v1/1")
 
 
-def test_access_token_is_not_shown_until_its_very_end_nor_told() -> None:
+def test_an_access_token_is_dropped_before_it_expires_and_hidden_in_repr() -> None:
     held = AccessTokenCache()
     body = json.dumps({"pass": "secret-pass", "expires_in": 60}).encode()
     assert held.take(200, body, 100.0) == "secret-pass"

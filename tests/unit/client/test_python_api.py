@@ -1,4 +1,4 @@
-"""``import sluice``: the Python API against a gateway that answers from a script."""
+"""``import sluice``: the Python API against a gateway with scripted answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def job(state: str, *, job_id: str = JOB, **more: object) -> dict[str, object]:
 
 @dataclass
 class ScriptedGateway:
-    """Answers each ``METHOD path`` with its next document, the last one for ever; an int is a status without one."""
+    """Answers each ``METHOD path`` with its next document and repeats the last one for ever.
+
+    An int is a status without a document.
+    """
 
     answers: dict[str, list[Any]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -58,7 +61,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
 
 @pytest.fixture
 def serve(pki: TestPki) -> Iterator[Callable[[Any], int]]:
-    """Start a TLS listener with the edge's certificate; returns its port."""
+    """Start TLS listeners with the edge certificate; each call returns the port."""
     directory, loop = pki.edge_server(), BackgroundLoop()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(directory / "chain.pem", directory / "key.pem")
@@ -111,7 +114,7 @@ def test_importing_the_package_loads_neither_spark_nor_an_http_client() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_everything_that_is_exported_exists() -> None:
+def test_every_exported_name_exists_and_errors_have_their_base_classes() -> None:
     assert set(sluice.__all__) <= set(dir(sluice))
     assert all(getattr(sluice, name) for name in sluice.__all__)
     assert issubclass(sluice.AwayError, sluice.UnreachableError)
@@ -120,7 +123,7 @@ def test_everything_that_is_exported_exists() -> None:
     assert issubclass(sluice.ClientError, SluiceError)
 
 
-def test_a_pipeline_is_submitted_with_its_files_and_waited_for(
+def test_a_pipeline_is_submitted_with_its_files_and_awaited(
     client: sluice.Client, gateway: ScriptedGateway, tmp_path: Path
 ) -> None:
     (tmp_path / "p.py").write_text("print()")
@@ -142,7 +145,7 @@ def test_a_pipeline_is_submitted_with_its_files_and_waited_for(
     assert gateway.tokens == {f"Bearer {TOKEN}"}
 
 
-def test_a_job_that_failed_is_an_error_unless_told_otherwise(client: sluice.Client, gateway: ScriptedGateway) -> None:
+def test_waiting_for_a_failed_job_raises_unless_check_is_false(client: sluice.Client, gateway: ScriptedGateway) -> None:
     gateway.answers = {f"GET /v1/jobs/{JOB}": [job("FAILED", failure={"error": "it broke", "traceback": ""})]}
     with pytest.raises(sluice.JobFailed, match="is FAILED: it broke") as failed:
         client.job(JOB).wait()
@@ -150,7 +153,7 @@ def test_a_job_that_failed_is_an_error_unless_told_otherwise(client: sluice.Clie
     assert client.job(JOB).wait(check=False).error == "it broke"
 
 
-def test_waiting_ends_with_its_time_and_leaves_the_job_alone(client: sluice.Client, gateway: ScriptedGateway) -> None:
+def test_waiting_times_out_without_canceling_the_job(client: sluice.Client, gateway: ScriptedGateway) -> None:
     gateway.answers = {f"GET /v1/jobs/{JOB}": [job("RUNNING")]}
     with pytest.raises(TimeoutError, match="has not ended within"):
         client.job(JOB).wait(timeout=0.05)
@@ -186,7 +189,7 @@ def test_logs_come_in_pieces(client: sluice.Client, gateway: ScriptedGateway) ->
     ("status", "error"),
     [(401, sluice.UnreachableError), (403, sluice.RefusedError), (404, sluice.RefusedError), (503, sluice.AwayError)],
 )
-def test_a_status_becomes_an_error(
+def test_an_error_status_raises_its_exception(
     client: sluice.Client, gateway: ScriptedGateway, status: int, error: type[Exception]
 ) -> None:
     gateway.answers = {f"GET /v1/jobs/{JOB}": [status]}
@@ -194,9 +197,7 @@ def test_a_status_becomes_an_error(
         client.job(JOB).status()
 
 
-def test_the_api_works_where_an_event_loop_runs_as_in_a_notebook(
-    client: sluice.Client, gateway: ScriptedGateway
-) -> None:
+def test_the_api_works_inside_a_running_event_loop(client: sluice.Client, gateway: ScriptedGateway) -> None:
     gateway.answers = {f"GET /v1/jobs/{JOB}": [job("RUNNING")]}
 
     async def cell() -> str:
@@ -205,14 +206,14 @@ def test_the_api_works_where_an_event_loop_runs_as_in_a_notebook(
     assert asyncio.run(cell()) == "RUNNING"
 
 
-def test_a_closed_client_says_so(client: sluice.Client) -> None:
+def test_a_closed_client_refuses_calls(client: sluice.Client) -> None:
     client.close()
     client.close()
     with pytest.raises(sluice.ClientError, match="the client is closed"):
         client.jobs()
 
 
-def test_no_credential_is_wrong_usage_and_nothing_is_sent(settings: dict[str, Path]) -> None:
+def test_a_client_without_a_credential_or_cluster_is_refused(settings: dict[str, Path]) -> None:
     with pytest.raises(sluice.UsageError, match="no API token"):
         sluice.Client("https://localhost:1", ca=settings["ca"])
     with pytest.raises(sluice.UnreachableError, match="no cluster is running"):
@@ -220,7 +221,7 @@ def test_no_credential_is_wrong_usage_and_nothing_is_sent(settings: dict[str, Pa
 
 
 def everything_said(error: BaseException | None) -> str:
-    """What an error, its causes and contexts show, also to a logger that prints ``repr``."""
+    """Return all text that an error, its causes and contexts show, also to a logger that prints ``repr``."""
     said = ""
     while error is not None:
         said += repr(error) + str(error) + "".join(traceback.format_exception(error))
@@ -241,7 +242,7 @@ def raw(handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine
     return protocol
 
 
-def test_the_token_is_in_no_repr_and_in_no_exception(serve: Callable[[Any], int], settings: dict[str, Path]) -> None:
+def test_the_token_is_not_in_any_repr_or_exception(serve: Callable[[Any], int], settings: dict[str, Path]) -> None:
     with sluice.Client(f"https://localhost:{serve(lambda: raw(answer_garbage))}", **settings) as client:
         assert TOKEN not in repr(client)
         with pytest.raises(sluice.AwayError) as failed:

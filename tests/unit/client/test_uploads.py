@@ -1,4 +1,4 @@
-"""The client of uploads in pieces, against a cluster that breaks off, goes away, and refuses."""
+"""The client for uploads in pieces, against a cluster that disconnects, goes away, and refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ CONTENT = bytes(range(250)) * 10
 
 
 class Cluster:
-    """Takes bytes; ``trouble`` says what becomes of each piece: how many bytes come through, and what is answered."""
+    """A fake cluster that receives uploads.
+
+    ``trouble`` says for each piece how many bytes arrive and which error is raised.
+    """
 
     def __init__(self, *trouble: tuple[int, Exception] | None) -> None:
         self.content = b""
@@ -54,7 +57,7 @@ class Cluster:
 
 
 async def sent(cluster: Cluster, file: Path) -> str:
-    """The id of ``file`` when all of it was uploaded."""
+    """Upload all of ``file`` and return its id."""
     return await upload(file, announce=cluster.announce, stands=cluster.stands, send=cluster.send, pause=cluster.pause)
 
 
@@ -67,14 +70,14 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-async def test_pieces_follow_each_other(file: Path) -> None:
+async def test_an_upload_is_sent_in_consecutive_pieces(file: Path) -> None:
     cluster = Cluster()
     assert await sent(cluster, file) == "u"
     assert cluster.content == CONTENT
     assert cluster.pauses == []
 
 
-async def test_what_broke_goes_on_where_the_cluster_stands(file: Path) -> None:
+async def test_a_broken_upload_continues_at_the_offset_of_the_cluster(file: Path) -> None:
     cluster = Cluster(None, (333, AwayError("broke off")), (0, AwayError("away")), None)
     cluster.away_for_questions = 1
     await sent(cluster, file)
@@ -82,25 +85,25 @@ async def test_what_broke_goes_on_where_the_cluster_stands(file: Path) -> None:
     assert cluster.pauses[0] < cluster.pauses[1]
 
 
-async def test_an_answer_that_was_lost_is_asked_for(file: Path) -> None:
+async def test_an_upload_continues_after_the_answer_to_a_piece_was_lost(file: Path) -> None:
     cluster = Cluster(None, None, (1000, AwayError("the answer was lost")))
     await sent(cluster, file)
     assert cluster.content == CONTENT
 
 
-async def test_patience_ends(file: Path) -> None:
+async def test_an_upload_gives_up_when_the_cluster_stays_away(file: Path) -> None:
     cluster = Cluster(*[(0, AwayError("away"))] * PATIENCE)
     with pytest.raises(AwayError):
         await sent(cluster, file)
 
 
-async def test_a_refusal_that_is_not_about_the_offset_is_final(file: Path) -> None:
+async def test_a_refusal_of_a_piece_ends_the_upload(file: Path) -> None:
     cluster = Cluster(None, (0, RefusedError("not for you")))
     with pytest.raises(RefusedError, match="not for you"):
         await sent(cluster, file)
 
 
-async def test_of_an_upload_that_is_gone_the_first_refusal_tells(file: Path) -> None:
+async def test_the_first_refusal_is_raised_if_the_upload_no_longer_exists(file: Path) -> None:
     cluster = Cluster(None, None, (500, RefusedError("another digest")))
 
     async def gone(upload_id: str) -> Any:

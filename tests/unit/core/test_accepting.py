@@ -1,4 +1,4 @@
-"""No connection is lost between the kernel and who takes it."""
+"""No connection is lost between the kernel and the task that accepts it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.core.accepting import accept
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_connection_is_taken_or_still_waits_whenever_it_is_cancelled(turns: int) -> None:
+async def test_a_cancelled_accept_loses_no_connection(turns: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         taking = asyncio.create_task(accept(listening))
@@ -29,7 +29,7 @@ async def test_a_connection_is_taken_or_still_waits_whenever_it_is_cancelled(tur
                 assert address == client.getsockname()
 
 
-async def test_one_that_comes_later_is_waited_for_and_none_of_the_sockets_blocks() -> None:
+async def test_accept_waits_for_a_connection_and_returns_a_non_blocking_socket() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         taking = asyncio.create_task(accept(listening))

@@ -1,4 +1,4 @@
-"""What runs beside a process ends with it, and the process with what it cannot do without."""
+"""A background task ends with the main task, and the main task ends when the background task fails."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ async def fails() -> None:
     raise StoreError("no")
 
 
-async def test_when_the_process_ends_so_does_what_runs_beside_it() -> None:
+async def test_the_background_task_ends_with_the_main_task() -> None:
     ended: list[str] = []
     await run_with_background(forever(ended, "background"), returns())
     assert ended == ["background"]
 
 
-async def test_an_error_comes_through_as_it_is_from_either() -> None:
+async def test_an_error_of_either_task_is_raised_and_ends_the_other() -> None:
     ended: list[str] = []
     with pytest.raises(StoreError):
         await run_with_background(forever(ended, "background"), fails())
@@ -41,7 +41,7 @@ async def test_an_error_comes_through_as_it_is_from_either() -> None:
     assert ended == ["background", "main"]
 
 
-async def test_when_it_is_cancelled_both_end() -> None:
+async def test_cancellation_ends_both_tasks() -> None:
     ended: list[str] = []
     task = asyncio.create_task(run_with_background(forever(ended, "background"), forever(ended, "main")))
     await asyncio.sleep(0)

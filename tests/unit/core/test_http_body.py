@@ -1,4 +1,4 @@
-"""The bounded reader of HTTP bodies, against servers and clients that send them in pieces, or not as announced."""
+"""The bounded reader of HTTP bodies, with peers that send bodies in pieces or not as announced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def chunk(data: bytes) -> bytes:
 
 @contextlib.asynccontextmanager
 async def answering(*pieces: bytes) -> AsyncIterator[str]:
-    """A server that answers with ``pieces``, each in a packet of its own, and closes the connection; yields its URL."""
+    """Yield the URL of a server that sends each piece in its own packet, then closes the connection."""
 
     ended = asyncio.Event()
 
@@ -103,13 +103,13 @@ async def test_endless_body_is_refused_as_soon_as_the_limit_is_passed() -> None:
         pytest.param([CHUNKED, chunk(PIECE), b"ff\r\n", PIECE], id="a chunk cut short"),
     ],
 )
-async def test_truncated_body_is_never_taken_for_a_whole_one(pieces: Sequence[bytes]) -> None:
+async def test_truncated_body_is_an_error(pieces: Sequence[bytes]) -> None:
     async with answering(*pieces) as url:
         with pytest.raises(aiohttp.ClientPayloadError):
             await fetched(url, len(CONTENT))
 
 
-async def test_body_longer_than_announced_ends_where_it_was_announced() -> None:
+async def test_body_longer_than_its_content_length_is_cut_there() -> None:
     async with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\nConnection: close\r\n\r\n", *[PIECE] * 3) as url:
         assert await fetched(url, 16) == PIECE
 
@@ -119,7 +119,7 @@ async def test_empty_body_is_empty() -> None:
         assert await fetched(url, 0) == b""
 
 
-async def test_request_in_pieces_is_read_whole_and_bounded_by_a_server() -> None:
+async def test_server_reads_a_chunked_request_completely_within_its_limit() -> None:
     async def handle(request: web.BaseRequest) -> web.Response:
         try:
             return web.Response(body=await read_body(request.content, len(CONTENT)))

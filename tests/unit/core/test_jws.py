@@ -1,4 +1,4 @@
-"""Signed tokens: what is decoded at all, and in which order."""
+"""Signed tokens: which ones are decoded, and in which order they are checked."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def with_header(header: object) -> str:
     return f"{b64(json.dumps(header).encode())}.{body}.{signature}"
 
 
-def test_header_and_claims_of_a_good_token() -> None:
+def test_header_and_claims_of_a_valid_token_are_decoded() -> None:
     header = read_header(GOOD)
     assert (header.algorithm, header.kid, header.type, header.hints) == ("ES256", "k-1", "JWT", frozenset())
     assert verified_claims(GOOD, PUBLIC, "ES256", Claims) == Claims("ada", 1)
@@ -64,7 +64,7 @@ def test_header_and_claims_of_a_good_token() -> None:
         pytest.param(with_header({"alg": "ES256", "b64": False}), id="unencoded payload"),
     ],
 )
-def test_header_that_is_not_read(text: str) -> None:
+def test_a_malformed_token_header_is_refused(text: str) -> None:
     with pytest.raises(InvalidJwt):
         read_header(text)
 
@@ -95,7 +95,7 @@ def test_another_key_does_not_verify() -> None:
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_no_token(text: str) -> None:
+def test_arbitrary_text_is_not_a_token(text: str) -> None:
     assert not looks_like_jwt(text) or text.count(".") == 2
     with pytest.raises(InvalidJwt):
         read_header(text)

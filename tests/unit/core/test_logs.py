@@ -18,7 +18,7 @@ def record(message: str, *arguments: object, error: BaseException | None = None)
     return logging.LogRecord("runtime.x", logging.WARNING, __file__, 1, message, arguments, info)
 
 
-def test_a_line_says_who_and_which_job() -> None:
+def test_a_log_line_names_its_process_identity_and_job() -> None:
     line = JsonFormatter("taskmanager/tm-1", "spiffe://td/taskmanager/tm-1").format(record("job %s is RUNNING", JOB))
     event = json.loads(line)
     assert event.pop("time").endswith("+00:00")
@@ -32,7 +32,7 @@ def test_a_line_says_who_and_which_job() -> None:
     }
 
 
-def test_an_error_is_on_the_same_line() -> None:
+def test_a_log_line_contains_its_error_without_line_breaks() -> None:
     try:
         int("a\nb")
     except ValueError as error:
@@ -45,7 +45,7 @@ def test_an_error_is_on_the_same_line() -> None:
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=30)), st.integers(1, 200))
-def test_pieces_of_the_tail_joined_are_the_tail(lines: list[str], limit: int) -> None:
+def test_pieces_read_from_a_log_tail_join_to_the_end_of_the_log(lines: list[str], limit: int) -> None:
     tail = LogTail(keep=300)
     tail.setFormatter(logging.Formatter("%(message)s"))
     for line in lines:
@@ -61,7 +61,7 @@ def test_pieces_of_the_tail_joined_are_the_tail(lines: list[str], limit: int) ->
     assert len(read.encode()) > min(len(whole.encode()), 300) - 130
 
 
-def test_a_message_that_cannot_be_formatted_stops_nobody() -> None:
+def test_a_message_that_cannot_be_formatted_is_skipped() -> None:
     tail = LogTail()
     logging.raiseExceptions, kept = False, logging.raiseExceptions
     try:

@@ -1,4 +1,4 @@
-"""Text of others in logs and on terminals."""
+"""Untrusted text in logs and on terminals."""
 
 from __future__ import annotations
 

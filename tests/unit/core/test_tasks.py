@@ -1,4 +1,4 @@
-"""Loops that nothing ends but a cancellation."""
+"""Loops that only a cancellation ends, and steps that run concurrently."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import until
 
 @pytest.mark.parametrize("error", [StoreError("the disk is full"), OSError("no route"), KeyError("forgotten")])
 @pytest.mark.parametrize("asynchronous", [True, False])
-async def test_whatever_a_step_raises_it_is_done_again(
+async def test_a_repeated_step_runs_again_after_any_error(
     error: Exception, caplog: pytest.LogCaptureFixture, *, asynchronous: bool
 ) -> None:
     done, again = 0, asyncio.Event()
@@ -49,17 +49,17 @@ async def test_whatever_a_step_raises_it_is_done_again(
 
 
 class _Open(asyncio.Transport):
-    """A connection that stays."""
+    """A connection that stays open."""
 
     def is_closing(self) -> bool:
-        """Never."""
+        """Always false."""
         return False
 
     def abort(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
-async def test_a_look_at_connections_that_fails_is_not_the_last_one(
+async def test_the_connection_guard_keeps_checking_after_an_error(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked, several = 0, asyncio.Event()
@@ -82,9 +82,9 @@ async def test_a_look_at_connections_that_fails_is_not_the_last_one(
 
 
 class TestSideBySide:
-    """Steps that run at the same time."""
+    """Steps that run concurrently."""
 
-    async def test_each_runs_to_its_end_and_the_first_failure_is_told(self) -> None:
+    async def test_side_by_side_steps_all_finish_and_the_first_failure_is_raised(self) -> None:
         ready, done = asyncio.Event(), []
 
         async def fails(why: str) -> None:
@@ -100,7 +100,7 @@ class TestSideBySide:
 
         assert done
 
-    async def test_when_cancelled_all_have_ended(self) -> None:
+    async def test_cancelled_side_by_side_steps_have_all_ended(self) -> None:
         started, ended = asyncio.Event(), []
 
         async def lasts() -> None:
@@ -118,8 +118,8 @@ class TestSideBySide:
 
         assert ended == [True, True]
 
-    async def test_all_failures_are_heard(self) -> None:
-        """None is told to the event loop, as that of a task that nobody awaits."""
+    async def test_side_by_side_failures_are_all_retrieved(self) -> None:
+        """No failure is reported to the event loop as that of a task that nobody awaits."""
         told: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
 
@@ -134,9 +134,9 @@ class TestSideBySide:
 
 
 class TestInTime:
-    """Steps of which some succeed in time."""
+    """Steps of which only some succeed before the deadline."""
 
-    async def test_only_what_succeeds_in_time_is_returned(self) -> None:
+    async def test_only_results_of_steps_that_succeed_in_time_are_returned(self) -> None:
         ended = []
 
         async def answers(value: int) -> int:
@@ -155,11 +155,11 @@ class TestInTime:
         assert await in_time(0.01, answers(1), fails(), lasts(), answers(2)) == [1, 2]
         assert ended == [True]
 
-    async def test_nothing_is_nothing(self) -> None:
+    async def test_in_time_without_steps_returns_nothing(self) -> None:
         assert await in_time(0) == []
 
-    async def test_when_cancelled_all_have_ended_and_their_failures_are_heard(self) -> None:
-        """As when a JobManager stops while it asks TaskManagers, whose connections end as well."""
+    async def test_failures_of_cancelled_in_time_steps_are_retrieved(self) -> None:
+        """As when a JobManager stops while it asks TaskManagers whose connections end at the same time."""
         told: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
         started = asyncio.Event()
@@ -183,9 +183,9 @@ class TestInTime:
 
 
 class TestMadeInThread:
-    """What a thread makes."""
+    """Objects made in a thread."""
 
-    async def test_it_is_returned_and_its_error_raised(self) -> None:
+    async def test_an_object_made_in_a_thread_is_returned_and_an_error_is_raised(self) -> None:
         def fails() -> socket.socket:
             raise StoreError("there is no room")
 
@@ -195,7 +195,7 @@ class TestMadeInThread:
             await made_in_thread(fails)
 
     @pytest.mark.parametrize("is_late", [False, True])
-    async def test_it_is_closed_when_nobody_wants_it_any_more(self, *, is_late: bool) -> None:
+    async def test_an_object_made_in_a_thread_is_closed_if_the_caller_was_cancelled(self, *, is_late: bool) -> None:
         made: list[socket.socket] = []
         begun, may_go_on = threading.Event(), threading.Event()
 

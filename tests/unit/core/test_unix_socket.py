@@ -17,7 +17,7 @@ def _modes(path: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("shared", "modes"), [(False, (0o700, 0o600)), (True, (0o711, 0o666))])
-def test_the_modes_follow_from_who_may_connect(tmp_path: Path, shared: bool, modes: tuple[int, int]) -> None:
+def test_private_and_shared_unix_sockets_have_their_modes(tmp_path: Path, shared: bool, modes: tuple[int, int]) -> None:
     path = tmp_path / "run" / "agent.sock"
     with contextlib.closing(listen_unix(path, shared=shared)):
         assert _modes(path) == modes
@@ -42,7 +42,7 @@ def test_a_socket_in_use_is_left_alone(tmp_path: Path) -> None:
         listen_unix(path, shared=False)
 
 
-def test_a_file_in_the_way_is_not_removed(tmp_path: Path) -> None:
+def test_a_regular_file_at_the_socket_path_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
     path.write_text("precious")
     with pytest.raises(StoreError, match="is in the way"):

@@ -1,4 +1,4 @@
-"""The Helm chart as far as it is data: who connects to whom is the channel table, and values fit their schema."""
+"""The Helm chart's data: its connections match the channel table, and its values match their schema."""
 
 from __future__ import annotations
 
@@ -46,12 +46,16 @@ NOT_USED = {
 
 
 def edges() -> set[tuple[Channel, str, str]]:
-    """Channel, listener and connector of all that the chart allows."""
+    """Return channel, listener and connector of every connection that the chart allows."""
     return {(Channel(each["channel"]), each["to"], one) for each in TABLE["edges"] for one in each["from"]}
 
 
 def may_connect(channel: Channel) -> frozenset[Role]:
-    """A credential takes the place of a certificate at the enrolment port: of those who renew afterwards."""
+    """Return the roles that may connect to a channel.
+
+    Clients of the enrolment port show a credential instead of a certificate. Their roles are those
+    that later renew over the CA channel.
+    """
     return MAY_CONNECT[Channel.CA if channel is Channel.ENROLMENT else channel]
 
 
@@ -62,7 +66,7 @@ def test_every_edge_of_the_chart_is_in_the_channel_table() -> None:
     assert (TABLE["edge"]["channel"], TABLE["edge"]["to"]) == ("edge", "gateway")
 
 
-def test_every_entry_of_the_channel_table_is_an_edge_or_is_known_not_to_be() -> None:
+def test_every_entry_of_the_channel_table_is_an_edge_of_the_chart_or_excepted() -> None:
     found = {
         (channel, listener, connector)
         for channel in set(Channel) - set(NOT_DEPLOYED)
@@ -86,7 +90,7 @@ def test_the_defaults_fit_the_schema() -> None:
     jsonschema.validate(VALUES, SCHEMA)
 
 
-def test_every_value_is_in_the_schema_with_nothing_beside_it() -> None:
+def test_schema_and_default_values_have_the_same_keys() -> None:
     def walk(values: dict[str, Any], schema: dict[str, Any], where: str) -> None:
         if "properties" not in schema or where.endswith("resources"):
             return
@@ -116,7 +120,7 @@ def test_every_value_is_in_the_schema_with_nothing_beside_it() -> None:
         {"networkPolicy": {"apiServer": {"cidr": "kube"}}},
     ],
 )
-def test_values_that_are_wrong_are_refused(change: dict[str, Any]) -> None:
+def test_the_schema_refuses_wrong_values(change: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(change, SCHEMA)
 

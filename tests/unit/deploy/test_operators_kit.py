@@ -1,4 +1,4 @@
-"""Alert rules, dashboard and units: they name what exists, and say what to do."""
+"""Alert rules, dashboard and units: they refer to things that exist, and say what to do."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _SERIES = re.compile(r"(sluice_[a-z_]+)(?:\{([^}]*)\})?")
 
 
 def metric_of(name: str) -> MetricFacts:
-    """The metric that a series belongs to; a KeyError names one that does not exist."""
+    """Return the metric that a series belongs to; raises KeyError if it does not exist."""
     plain = re.sub(r"_(bucket|count|sum)$", "", name)
     return METRICS[plain] if plain in METRICS and METRICS[plain].kind == "histogram" else METRICS[name]
 
 
 def check(expression: str) -> None:
-    """Every metric exists, and has the labels that are chosen or grouped by."""
+    """Check that every metric exists and has the labels used for selection or grouping."""
     series = _SERIES.findall(expression)
     known = {"process", "le"} | {label for name, _ in series for label in metric_of(name).labels}
     for name, matchers in series:
@@ -53,13 +53,13 @@ def test_an_alert_is_about_metrics_that_exist_and_says_what_to_do(rule: dict[str
         assert (ROOT / page).is_file(), page
 
 
-def test_alerts_have_names_of_their_own() -> None:
+def test_alert_names_are_unique() -> None:
     names = [rule["alert"] for rule in RULES]
     assert len(set(names)) == len(names)
 
 
-def test_recorded_series_raise_each_alert_and_leave_it_silent_at_another_time() -> None:
-    """What ``promtool test rules`` then checks."""
+def test_every_alert_has_a_rule_test_that_raises_it_and_one_that_does_not() -> None:
+    """The cases themselves are checked by ``promtool test rules``."""
     tests = yaml.safe_load((DEPLOY / "prometheus" / "sluice.test.yml").read_text())["tests"]
     cases = [case for test in tests for case in test["alert_rule_test"]]
     names = {rule["alert"] for rule in RULES}
@@ -78,7 +78,7 @@ def test_the_dashboard_shows_metrics_that_exist() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((DEPLOY / "systemd").glob("*.service")), ids=lambda path: path.name)
-def test_a_unit_starts_a_verb_that_exists_without_rights(path: Path) -> None:
+def test_a_systemd_unit_runs_an_existing_verb_without_privileges(path: Path) -> None:
     unit = configparser.RawConfigParser(strict=False, delimiters="=")
     unit.optionxform = str  # type: ignore[assignment,method-assign]  # the documented way to keep upper case
     unit.read(path)

@@ -1,4 +1,4 @@
-"""From a held request to an answer, without Envoy and without a socket."""
+"""From an intercepted request to an answer, without Envoy and without a socket."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BEARER = f"Bearer {TOKEN}"
 
 
 def shown(*authorization: str, now: float = NOW) -> Authenticated | Unauthenticated:
-    """Who shows these values of the header, by the tokens alone."""
+    """Return who these values of the header authenticate, by tokens alone."""
     if not authorization:
         return Unauthenticated(Refusal.MISSING)
     try:
@@ -44,7 +44,7 @@ def decided(*authorization: str, method: str = "GET", target: str = "/v1/jobs", 
     return decide(CheckRequest(method, target), who, policy=POLICY, routes=ROUTES, realm="test")
 
 
-def test_good_request_is_granted_with_all_that_the_audit_log_needs() -> None:
+def test_an_authorized_request_is_granted_with_its_audit_details() -> None:
     decision = decided(BEARER)
     assert decision.allowed
     assert decision.principal is not None
@@ -65,7 +65,7 @@ def test_good_request_is_granted_with_all_that_the_audit_log_needs() -> None:
         pytest.param(decided(target="/v1/nothing"), 401, id="no route, nobody"),
     ],
 )
-def test_everything_else_is_refused(decision: Decision, status: int) -> None:
+def test_unauthenticated_unauthorized_and_unknown_requests_are_refused(decision: Decision, status: int) -> None:
     assert not decision.allowed
     assert decision.status == status
     assert decision.reason
@@ -97,12 +97,12 @@ def with_cookie(method: str, *given: str, csrf: str = "c5rf") -> Decision:
         pytest.param(with_cookie("POST", "\u00e4"), 403, id="not ASCII"),
     ],
 )
-def test_a_cookie_alone_changes_nothing(decision: Decision, status: int) -> None:
+def test_a_changing_request_with_a_cookie_needs_the_csrf_token(decision: Decision, status: int) -> None:
     assert decision.status == status
 
 
 @pytest.mark.parametrize(("role", "any_owner"), [("submitter", False), ("admin", True)])
-def test_rest_is_told_whether_the_owner_matters(role: str, any_owner: bool) -> None:
+def test_the_decision_says_whether_the_role_covers_jobs_of_any_owner(role: str, any_owner: bool) -> None:
     who = Authenticated(Principal("ada", (role,), "token", Credential("token", "id")), NOW + 60)
     routes = RouteTable([Route("PATCH", "/v1/jobs/{id}", "jobs.cancel")])
     decision = decide(CheckRequest("PATCH", "/v1/jobs/42"), who, policy=POLICY, routes=routes, realm="test")

@@ -1,4 +1,4 @@
-"""Tokens of jobs: decided by the policy in force, and in the audit log before anybody hears of it."""
+"""Tokens of jobs: the policy in force decides, and the decision is audited before anyone receives it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def decisions(home: Home) -> list[AuditRecord]:
     return [each for each in read_records(audit_directory(home)) if each.event == "decision"]
 
 
-async def test_what_the_policy_gives_is_allowed_and_recorded(home: Home, ask: AskForToken) -> None:
+async def test_a_token_that_the_policy_allows_is_granted_and_recorded(home: Home, ask: AskForToken) -> None:
     verdict = await ask(QUERY)
     assert (verdict.allowed, verdict.reason) == (True, "audiences[1] allows it")
     (record,) = decisions(home)
@@ -76,19 +76,21 @@ async def test_what_the_policy_gives_is_allowed_and_recorded(home: Home, ask: As
         pytest.param(msgspec.structs.replace(QUERY, audience=("vault payroll",)), id="two in one"),
     ],
 )
-async def test_everything_else_is_refused_and_recorded(home: Home, ask: AskForToken, query: TokenQuery) -> None:
+async def test_a_token_that_the_policy_does_not_allow_is_refused_and_recorded(
+    home: Home, ask: AskForToken, query: TokenQuery
+) -> None:
     assert not (await ask(query)).allowed
     (record,) = decisions(home)
     assert (record.decision, record.status) == ("deny", 403)
 
 
-async def test_a_changed_policy_counts_at_once(home: Home, ask: AskForToken) -> None:
+async def test_a_changed_policy_takes_effect_at_once(home: Home, ask: AskForToken) -> None:
     assert (await ask(QUERY)).allowed
     (home.gateway / "policy.toml").write_text(POLICY.replace('["vault"]', '["vault-2"]'))
     assert not (await ask(QUERY)).allowed
 
 
-async def test_without_a_policy_nothing_is_decided(home: Home, ask: AskForToken) -> None:
+async def test_an_invalid_policy_is_an_error(home: Home, ask: AskForToken) -> None:
     (home.gateway / "policy.toml").write_text("version = 2")
     with pytest.raises(SluiceError):
         await ask(QUERY)
@@ -98,6 +100,6 @@ async def test_without_a_policy_nothing_is_decided(home: Home, ask: AskForToken)
     "change",
     [{"audience": []}, {"audience": ["a"] * 9}, {"owner": "a" * 1025}, {"surprise": 1}, {"roles": "submitter"}],
 )
-def test_questions_are_bounded(change: dict[str, object]) -> None:
+def test_a_malformed_or_oversized_token_query_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(msgspec.MsgspecError):
         decode_query(msgspec.json.encode({**msgspec.to_builtins(QUERY), **change}))

@@ -30,7 +30,7 @@ def read(**settings: object) -> GatewayConfig:
     return msgspec.convert(settings, GatewayConfig)
 
 
-def test_addresses_are_read_and_envoy_asks_any_of_them() -> None:
+def test_store_addresses_are_parsed_and_envoy_reaches_every_auth_service() -> None:
     config = read(**MACHINES)
     assert config.shared_store is not None
     assert config.shared_store.addresses == [("db-1.test", 5432), ("::1", 5433)]
@@ -44,7 +44,7 @@ def test_addresses_are_read_and_envoy_asks_any_of_them() -> None:
     assert discovery_type(upstreams.more_auth[0], upstreams.auth) == "STRICT_DNS", "one name is enough"
 
 
-def test_one_place_or_none_is_no_choice() -> None:
+def test_one_auth_host_or_none_is_not_several_auth_services() -> None:
     assert read().auth_places == []
     assert read(auth_host="a.test").auth_places == [("a.test", 8082)]
     assert not read(auth_host="a.test").has_several_auth_services
@@ -71,6 +71,6 @@ def test_one_place_or_none_is_no_choice() -> None:
         ({"shared_store": STORE | {"password": "in the open"}}, "unknown field"),
     ],
 )
-def test_what_cannot_work_is_refused(change: dict[str, object], words: str) -> None:
+def test_invalid_shared_store_settings_are_refused(change: dict[str, object], words: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=words):
         read(**{**MACHINES, **change})

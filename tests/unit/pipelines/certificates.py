@@ -1,4 +1,4 @@
-"""Certificates as other people make them: from cryptography's builder, then bent byte by byte where it refuses."""
+"""Certificates as others make them: by cryptography's builder, or patched as bytes where it refuses."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def make(
     not_after: datetime = datetime(2030, 1, 1, tzinfo=UTC),
     serial: int = SERIAL,
 ) -> bytes:
-    """A DER certificate of an end entity without findings, unless told otherwise."""
+    """Return a DER end-entity certificate that has no findings unless the arguments cause some."""
     builder = (
         x509.CertificateBuilder()
         .subject_name(name("leaf") if subject is None else subject)
@@ -83,7 +83,7 @@ def length(size: int) -> bytes:
 
 
 def with_tbs(der: bytes, before: bytes, after: bytes) -> bytes:
-    """``der`` with the first ``before`` in what is signed replaced by ``after``, all lengths put right."""
+    """Return ``der`` with the first ``before`` in its signed part replaced and all lengths corrected."""
     certificate = x509.load_der_x509_certificate(der)
     tbs = certificate.tbs_certificate_bytes
     content = tbs[2 + (tbs[1] & 0x7F if tbs[1] >= 0x80 else 0) :]
@@ -95,7 +95,7 @@ def with_tbs(der: bytes, before: bytes, after: bytes) -> bytes:
 
 
 def version_1(der: bytes) -> bytes:
-    """``der`` (which must have no extensions) as X.509 version 1: the version field left out."""
+    """Return ``der``, which must have no extensions, as X.509 version 1: without the version field."""
     return with_tbs(der, bytes.fromhex("a003020102"), b"")
 
 

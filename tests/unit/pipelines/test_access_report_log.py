@@ -1,4 +1,4 @@
-"""What the access report accepts as a whole log: exactly what the gateway's own verification does."""
+"""The access report accepts a log exactly when the gateway's own verification does."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def log(written: Path, tmp_path: Path) -> Path:
-    """A copy to do harm to."""
+    """A copy of the log that the test may damage."""
     return shutil.copytree(written, tmp_path / "audit")
 
 
 def prove(directory: Path, key: Path | None = None, key_id: str = "", kept: tuple[Path, ...] = ()) -> int:
-    """As the job does it, without Spark."""
+    """Verify a log as the job does, without Spark; return the number of lines."""
     log = report.open_log(directory, key, key_id, kept)
     aside = dict(report.kept_checkpoint(line, log.key_pem) for line in log.kept)
     proofs = [report.prove(source, log.key_pem, frozenset(aside)) for source in log.sources]
@@ -45,7 +45,7 @@ def prove(directory: Path, key: Path | None = None, key_id: str = "", kept: tupl
     return lines
 
 
-def test_untouched_log_has_all_its_lines(log: Path) -> None:
+def test_an_intact_log_is_verified_with_all_its_lines(log: Path) -> None:
     assert prove(log) == verify_log(log).state.count
     assert len(report.find_segments(log)) >= 4
 
@@ -67,7 +67,7 @@ def test_lines_of_the_access_log_are_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", list(TAMPERED))
-def test_harm_to_the_access_log_is_found_as_by_the_gateway(tmp_path: Path, how: str) -> None:
+def test_damage_to_the_access_log_is_detected(tmp_path: Path, how: str) -> None:
     kept = Kept(tmp_path / "audit")
     for first in range(0, 40, 5):
         kept.take(first)
@@ -80,7 +80,9 @@ def test_harm_to_the_access_log_is_found_as_by_the_gateway(tmp_path: Path, how: 
 
 
 @pytest.mark.parametrize("harm", [pytest.param(each.values[0], id=each.id) for each in HARM])
-def test_harm_is_found_as_by_the_gateway(log: Path, harm: Callable[[Path], object]) -> None:
+def test_damage_to_the_audit_log_is_detected_by_the_report_and_the_gateway(
+    log: Path, harm: Callable[[Path], object]
+) -> None:
     harm(log)
     with pytest.raises(SluiceError):
         verify_log(log)
@@ -88,7 +90,7 @@ def test_harm_is_found_as_by_the_gateway(log: Path, harm: Callable[[Path], objec
         prove(log)
 
 
-def test_pinned_key_and_kept_checkpoint(log: Path, tmp_path: Path) -> None:
+def test_a_log_with_another_key_or_an_unknown_checkpoint_is_refused(log: Path, tmp_path: Path) -> None:
     key_id = verify_log(log).key
     kept = tmp_path / "kept.json"
     shutil.copy(log / report.CHECKPOINT, kept)
@@ -101,7 +103,7 @@ def test_pinned_key_and_kept_checkpoint(log: Path, tmp_path: Path) -> None:
         prove(log, kept=(kept,))
 
 
-def test_what_is_written_later_does_not_count(log: Path) -> None:
+def test_lines_written_after_opening_the_log_are_not_counted(log: Path) -> None:
     listed = report.open_log(log, None, "", ())
     before = verify_log(log).state.count
     writer = AuditLog(log / CURRENT)
@@ -111,7 +113,7 @@ def test_what_is_written_later_does_not_count(log: Path) -> None:
     assert report.link(proofs, listed.sources, {}) == before
 
 
-def test_segment_that_is_compressed_meanwhile_is_found(log: Path) -> None:
+def test_a_segment_that_is_compressed_meanwhile_is_still_read(log: Path) -> None:
     sources = report.find_segments(log)
     source = [each for each in sources if each.first > 0][-1]
     plain = Path(source.path)
@@ -121,14 +123,14 @@ def test_segment_that_is_compressed_meanwhile_is_found(log: Path) -> None:
     assert list(report.lines_of(source)) == before
 
 
-def test_segment_that_is_there_twice_counts_once(log: Path) -> None:
+def test_a_segment_that_exists_plain_and_compressed_is_counted_once(log: Path) -> None:
     (packed, *_) = (each for each in log.iterdir() if each.name.endswith(".gz"))
     packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
     assert prove(log) == verify_log(log).state.count
 
 
 @pytest.mark.parametrize("name", ["nothing", "file"])
-def test_no_log_is_told(tmp_path: Path, name: str) -> None:
+def test_a_missing_log_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LogError):
         report.open_log(tmp_path / name, None, "", ())
@@ -152,7 +154,9 @@ def test_segment_that_holds_too_much_is_not_read(log: Path, monkeypatch: pytest.
         ({}, False),
     ],
 )
-def test_what_is_a_refusal(record: dict[str, object], expected: bool) -> None:
+def test_a_denial_or_an_undecided_request_with_an_error_status_is_a_refusal(
+    record: dict[str, object], expected: bool
+) -> None:
     assert report.row_of({"sequence": 1, "event": "traffic", **record}).refused is expected
 
 
@@ -169,13 +173,13 @@ def test_what_is_a_refusal(record: dict[str, object], expected: bool) -> None:
         (None, 60),
     ],
 )
-def test_time_of_a_request(at: object, expected: int) -> None:
-    """The proxy's, when it is a time; when the record was written otherwise."""
+def test_the_request_time_is_the_proxys_if_valid_and_else_the_record_time(at: object, expected: int) -> None:
+    """The proxy's time if it is valid; otherwise the time at which the record was written."""
     row = report.row_of({"sequence": 1, "event": "traffic", "time": "1970-01-01T00:01:00Z", "at": at})
     assert row.at == expected
 
 
-def test_hostile_text_is_made_harmless() -> None:
+def test_hostile_text_in_a_record_is_sanitized_and_shortened() -> None:
     row = report.row_of({"sequence": 1, "event": "decision", "principal": "a\x1b[2J\n" + "b" * 500, "reason": {"a": 1}})
     assert row.principal.isprintable()
     assert len(row.principal) == report.MAX_TEXT

@@ -30,7 +30,7 @@ REPORT = Report(
 )
 
 
-def test_text_has_totals_and_tables_and_says_what_it_leaves_out() -> None:
+def test_text_report_has_totals_and_tables_and_counts_omitted_rows() -> None:
     lines = [line.split() for line in report.render_text(REPORT).splitlines()]
     assert ["requests", "42"] in lines
     assert ["lines", "of", "the", "log,", "verified", "100"] in lines
@@ -51,7 +51,7 @@ def test_csv_is_one_table_without_formulas() -> None:
     assert rows == [["principal", "detail"], ["'=cmd|x", "a|b <i>*c*</i>"]]
 
 
-def test_markdown_has_no_markup_from_the_log() -> None:
+def test_markdown_report_escapes_markup_from_the_log() -> None:
     text = report.render_markdown(REPORT)
     assert r"| =cmd\|x | a\|b \<i\>\*c\*\</i\> |" in text
     assert "| principal | kind |" in text
@@ -59,11 +59,11 @@ def test_markdown_has_no_markup_from_the_log() -> None:
 
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
-def test_every_form_is_rendered(form: str) -> None:
+def test_every_output_format_is_rendered(form: str) -> None:
     assert report.render(REPORT, form, "unusual").endswith("\n") or form == "table"
 
 
-def test_times_on_the_command_line() -> None:
+def test_command_line_times_can_be_relative_or_dates() -> None:
     options = report.arguments(["--log", "x", "--since", "7d", "--until", "2026-03-01"])
     assert abs(options.since - (time.time() - 7 * 86400)) < 60
     assert options.until == 1772323200
@@ -79,9 +79,7 @@ def test_wrong_usage_exits_with_2(argv: list[str], capsys: pytest.CaptureFixture
     assert capsys.readouterr().err
 
 
-def test_log_that_is_not_whole_exits_with_1_before_spark_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_incomplete_log_exits_with_1_before_spark_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main(["--log", str(tmp_path)]) == 1
     assert "verification-key.pem" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Each finding of the certificate inventory: a certificate that must have it, and close ones that must not."""
+"""Each finding of the certificate inventory: certificates that must have it, and similar ones without."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def parse(der: bytes, as_of: datetime = AS_OF) -> Row:
 
 
 def signed_with(der: bytes, oid: bytes) -> bytes:
-    """``der`` with its RSA-SHA256 algorithm identifiers, inside and outside, replaced; the signature is then wrong."""
+    """Return ``der`` with both its RSA-SHA256 algorithm identifiers replaced.
+
+    The one inside and the one outside the signed part change, so the signature becomes invalid.
+    """
     assert der.count(made.SHA256_RSA) == 2
     return der.replace(made.SHA256_RSA, oid)
 
@@ -83,14 +86,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("der", "expected"), CASES)
-def test_findings_are_exactly(der: bytes, expected: set[str]) -> None:
+def test_each_certificate_has_exactly_the_expected_findings(der: bytes, expected: set[str]) -> None:
     row = parse(der)
     assert row.reason == ""
     assert set(row.findings) == expected
 
 
-def test_every_finding_has_a_severity_and_every_severity_a_case() -> None:
-    """A finding without severity would vanish in the join; ``duplicate`` is found by Spark, across certificates."""
+def test_every_finding_has_a_severity_and_every_severity_has_a_test_case() -> None:
+    """A finding without a severity would vanish in the join; ``duplicate`` is found by Spark."""
     certificates = [case.values[0] for case in CASES]
     covered = {finding for der in certificates if isinstance(der, bytes) for finding in parse(der).findings}
     assert covered | {"duplicate"} == {severity.finding for severity in inventory.SEVERITIES}
@@ -137,7 +140,7 @@ def test_key_and_signature_are_named(der: bytes, key: str, signature: str) -> No
     assert (row.key, row.signature) == (key, signature)
 
 
-def test_ed25519_has_no_hash_of_its_own() -> None:
+def test_an_ed25519_signature_is_named_without_a_hash() -> None:
     key = ed25519.Ed25519PrivateKey.generate()
     certificate = (
         x509.CertificateBuilder()
@@ -165,8 +168,10 @@ def test_ed25519_has_no_hash_of_its_own() -> None:
         pytest.param([(NameOID.ORGANIZATION_NAME, "x" * 64)] * 4, "x" * 64 + " / " + "x" * 64, id="many and long"),
     ],
 )
-def test_issuer_organisation(attributes: list[tuple[x509.ObjectIdentifier, str]], expected: str) -> None:
-    """Names come from strangers: nothing in them may reach a terminal as a control sequence."""
+def test_the_issuer_name_is_printable_and_bounded(
+    attributes: list[tuple[x509.ObjectIdentifier, str]], expected: str
+) -> None:
+    """Names come from strangers: none may send a control sequence to a terminal."""
     issuer = x509.Name([x509.NameAttribute(oid, value) for oid, value in attributes])
     text = parse(make(issuer=issuer)).issuer
     assert text.startswith(expected)
@@ -175,7 +180,7 @@ def test_issuer_organisation(attributes: list[tuple[x509.ObjectIdentifier, str]]
 
 
 @pytest.mark.parametrize("cut", [1, 10, 100, 200])
-def test_a_shortened_certificate_is_a_bad_input(cut: int) -> None:
+def test_a_truncated_certificate_is_a_bad_input(cut: int) -> None:
     assert parse(make()[:-cut]) == Row("x.pem", 1, inventory.NOT_PARSED)
 
 
@@ -184,5 +189,5 @@ def test_bytes_after_the_certificate_make_it_a_bad_input() -> None:
 
 
 def test_an_impossible_date_makes_it_a_bad_input() -> None:
-    """cryptography reads the validity only when it is asked for."""
+    """cryptography parses the validity only on access."""
     assert parse(made.with_tbs(make(), b"300101000000Z", b"301301000000Z")).reason == inventory.NOT_PARSED

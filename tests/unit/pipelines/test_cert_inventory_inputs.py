@@ -1,4 +1,4 @@
-"""From files to blocks: whatever is in a file, each input is counted once, with its reason when it is bad."""
+"""From files to blocks: each input is counted once, and a bad one has a reason, whatever a file holds."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def reasons(data: bytes) -> list[str]:
         pytest.param(KEY.replace(b"END P", b"END C"), [inventory.PRIVATE_KEY], id="private key with another END"),
     ],
 )
-def test_reasons_of_a_file(data: bytes, expected: list[str]) -> None:
+def test_each_block_of_a_file_has_the_expected_reason(data: bytes, expected: list[str]) -> None:
     assert reasons(data) == expected
 
 
@@ -84,7 +84,7 @@ def test_blocks_are_numbered_and_a_bad_one_carries_no_content() -> None:
     assert [(block.block, bool(block.body)) for block in blocks] == [(1, False), (2, True), (3, False)]
 
 
-def test_nothing_of_a_private_key_leaves_the_splitter() -> None:
+def test_no_part_of_a_private_key_is_in_the_split_blocks() -> None:
     secret = KEY.splitlines()[1]
     for data in (KEY, KEY[:120], KEY + CERT, CERT + KEY.replace(b"END PRIVATE", b"END CERTIFICATE")):
         blocks = list(inventory.split_pem("x", data))
@@ -93,13 +93,13 @@ def test_nothing_of_a_private_key_leaves_the_splitter() -> None:
 
 
 @pytest.mark.parametrize(("size", "expected"), [(0, inventory.NOT_PARSED), (1, inventory.BLOCK_TOO_LARGE)])
-def test_block_size_limit(size: int, expected: str) -> None:
+def test_a_block_over_the_size_limit_is_a_bad_input(size: int, expected: str) -> None:
     body = b"A" * (inventory.MAX_BLOCK_BYTES + size)
     assert reasons(BEGIN + b"\n" + body + b"\n" + END) == [expected]
 
 
 @given(st.lists(st.sampled_from([CERT, KEY, BEGIN + b"\n", END + b"\n", b"text\n", b"-----BEGIN \n", b"\0\xff\n"])))
-def test_every_begin_line_and_every_lone_end_line_is_one_input_in_any_mixture(pieces: list[bytes]) -> None:
+def test_every_begin_line_and_every_lone_end_line_is_one_input(pieces: list[bytes]) -> None:
     data = b"".join(pieces)
     marks = re.findall(rb"^-----(BEGIN|END)", data, re.MULTILINE)
     lone = sum(mark == b"END" and before == b"END" for before, mark in itertools.pairwise([b"END", *marks]))
@@ -107,12 +107,12 @@ def test_every_begin_line_and_every_lone_end_line_is_one_input_in_any_mixture(pi
 
 
 @given(st.binary(max_size=400))
-def test_any_bytes_are_at_least_one_input(data: bytes) -> None:
+def test_any_file_content_is_at_least_one_input(data: bytes) -> None:
     assert len(reasons(data)) >= 1
 
 
-def test_unreadable_things_have_a_reason(tmp_path: Path) -> None:
-    """None of them blocks: a FIFO without a writer would, if it were opened as a file is."""
+def test_unreadable_paths_are_bad_inputs_with_a_reason_and_do_not_block(tmp_path: Path) -> None:
+    """Opening a FIFO without a writer as a regular file would block."""
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "dangling").symlink_to("nowhere")
     (tmp_path / "loop").symlink_to("loop")

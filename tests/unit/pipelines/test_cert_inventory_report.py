@@ -1,4 +1,4 @@
-"""The report as text and JSON, and the command line."""
+"""The report of the certificate inventory as text and JSON, and its command line."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ REPORT = Report(
 )
 
 
-def test_text_has_the_totals_one_to_a_line() -> None:
+def test_text_report_has_one_total_per_line() -> None:
     lines = [line.split() for line in inventory.render_text(REPORT).splitlines()]
     for expected in (["inputs", "seen", "5"], ["certificates", "3"], ["bad", "inputs", "2"], ["duplicates", "1"]):
         assert lines.count(expected) == 1
 
 
-def test_columns_are_aligned_whatever_the_script() -> None:
-    """Chinese characters take two columns each; what is too long is cut with an ellipsis."""
+def test_table_columns_are_aligned_for_any_script() -> None:
+    """Chinese characters take two columns each; text that is too long is cut with an ellipsis."""
     (section,) = (section for section in REPORT.sections if section.name == "by_issuer")
     lines = inventory.render_table(section)[1:-1]
     assert {inventory.width(line) for line in lines} == {2 + inventory.CELL_WIDTH + 2 + len("certificates")}
@@ -64,7 +64,7 @@ def test_json_has_the_same_numbers() -> None:
     assert value["not_listed"] == {"bad": 15}
 
 
-def test_the_default_is_the_mozilla_bundle_now() -> None:
+def test_the_default_input_is_the_mozilla_bundle_at_the_current_time() -> None:
     before = datetime.now(UTC)
     options = inventory.arguments([])
     assert options.paths == [str(Path(certifi.where()).resolve()).encode()]

@@ -1,4 +1,4 @@
-"""The bundled streaming pipeline, without Spark: what it reads of a file, and batches that come twice."""
+"""The bundled streaming pipeline without Spark: what it reads from a file, and repeated batches."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.system.streaming.certificates import Incoming, in_database
 
 @pytest.fixture
 def pem(tmp_path: Path) -> bytes:
-    """A file with two certificates."""
+    """The content of a file with two certificates."""
     Incoming(tmp_path / "incoming").add()
     return (tmp_path / "incoming" / "0001.pem").read_bytes()
 
 
 def rows(path: str, content: bytes) -> list[tuple[str, ...]]:
-    """As they come from Spark."""
+    """Return the rows of a file in the form in which Spark delivers them."""
     return [tuple(row[name] for name in COLUMNS) for row in certificates_of(path, content)]
 
 
@@ -46,7 +46,7 @@ def test_each_certificate_of_a_file_is_a_row(pem: bytes) -> None:
     ],
     ids=["text", "empty", "damaged", "too large"],
 )
-def test_what_is_no_list_of_certificates_is_a_row_that_says_so(content: bytes, error: str) -> None:
+def test_a_file_without_readable_certificates_becomes_one_error_row(content: bytes, error: str) -> None:
     (row,) = certificates_of("a.pem", content)
     assert error in row["error"]
     assert row["file"] == "a.pem"

@@ -1,4 +1,4 @@
-"""The channel table of the design, row by row: who may connect, and whom a client accepts as listener."""
+"""The channel table of the design, row by row: who may connect, and which listeners a client accepts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def identity_of(role: Role, job_id: str = JOB) -> SpiffeId:
 
 @pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize("channel", Channel)
-def test_who_may_connect(channel: Channel, role: Role) -> None:
+def test_only_the_roles_of_a_channel_may_connect_to_it(channel: Channel, role: Role) -> None:
     policy = client_policy(channel, DOMAIN)
     if role in MAY_CONNECT[channel]:
         policy.admit(identity_of(role))
@@ -63,7 +63,7 @@ def test_who_may_connect(channel: Channel, role: Role) -> None:
 
 
 @pytest.mark.parametrize("role", [Role.DRIVER, Role.EXECUTOR])
-def test_a_channel_of_one_job_takes_only_that_job(role: Role) -> None:
+def test_a_channel_of_one_job_admits_only_peers_of_that_job(role: Role) -> None:
     policy = client_policy(Channel.DATA, DOMAIN, job_id=JOB)
     policy.admit(identity_of(role))
     with pytest.raises(PeerRefused, match="another job"):
@@ -76,7 +76,7 @@ def test_foreign_trust_domain_is_refused() -> None:
         client_policy(Channel.RPC, DOMAIN).admit(stranger)
 
 
-def test_client_narrows_down_whom_it_means() -> None:
+def test_a_client_accepts_only_the_role_and_name_it_expects() -> None:
     policy = server_policy(Channel.RPC, DOMAIN, role=Role.JOBMANAGER, name="jm-1")
     policy.admit(SpiffeId.process(DOMAIN, Role.JOBMANAGER, "jm-1"))
     with pytest.raises(PeerRefused, match="not the expected process"):
@@ -85,8 +85,8 @@ def test_client_narrows_down_whom_it_means() -> None:
         policy.admit(SpiffeId.process(DOMAIN, Role.TASKMANAGER, "jm-1"))
 
 
-def test_of_jobmanagers_those_of_ones_own_cluster_alone_may_forward() -> None:
-    """Every JobManager of the trust domain has the role; names tell whose they are."""
+def test_only_jobmanagers_of_the_same_cluster_may_forward_rest_requests() -> None:
+    """Every JobManager of the trust domain has the role; only the name tells which cluster it belongs to."""
     policy = client_policy(Channel.REST, DOMAIN, jobmanagers={"jm-1", "jm-2"})
     policy.admit(SpiffeId.process(DOMAIN, Role.JOBMANAGER, "jm-2"))
     policy.admit(SpiffeId.process(DOMAIN, Role.GATEWAY, "envoy"))
@@ -95,7 +95,7 @@ def test_of_jobmanagers_those_of_ones_own_cluster_alone_may_forward() -> None:
             nobody.admit(SpiffeId.process(DOMAIN, Role.JOBMANAGER, "jm-3"))
 
 
-def test_policies_that_admit_others_are_told_apart_by_whoever_keeps_contexts() -> None:
+def test_policies_that_admit_different_jobmanagers_have_different_keys() -> None:
     any_of_them = client_policy(Channel.REST, DOMAIN)
     some = [client_policy(Channel.REST, DOMAIN, jobmanagers=names) for names in (set(), {"a"}, {"a", "b"})]
     assert len({policy.key for policy in (any_of_them, *some)}) == 4

@@ -1,4 +1,4 @@
-"""What holds for the whole package."""
+"""Rules that hold for the whole package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_public_names_are_documented_and_errors_are_ours(name: str) -> None:
+def test_public_names_are_documented_and_errors_derive_from_sluice_error(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__doc__
     for public, value in vars(module).items():

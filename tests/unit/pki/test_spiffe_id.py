@@ -1,4 +1,4 @@
-"""SPIFFE IDs: what is one, and what only looks like one."""
+"""SPIFFE IDs: valid ones, and strings that only look like one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ identities = st.one_of(
 
 
 @given(identities)
-def test_text_and_back(identity: SpiffeId) -> None:
+def test_an_identity_survives_formatting_and_parsing(identity: SpiffeId) -> None:
     assert SpiffeId.parse(str(identity)) == identity
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_an_identity_or_a_clear_error(text: str) -> None:
-    """Never another exception, and what is accepted has one spelling only."""
+def test_any_text_is_parsed_as_an_identity_or_raises_invalid_identity(text: str) -> None:
+    """Never another exception; and an identity that is accepted has one spelling only."""
     try:
         identity = SpiffeId.parse(text)
     except InvalidIdentity:
@@ -81,11 +81,11 @@ def test_an_identity_with_something_inserted_is_never_read_as_the_same(
         pytest.param(f"spiffe://sluice.local/user/{'a' * 3000}", id="too-long"),
     ],
 )
-def test_not_an_identity(text: str) -> None:
+def test_a_malformed_spiffe_id_is_refused(text: str) -> None:
     with pytest.raises(InvalidIdentity):
         SpiffeId.parse(text)
 
 
-def test_named_roles_do_not_belong_to_jobs() -> None:
+def test_a_named_role_cannot_belong_to_a_job() -> None:
     with pytest.raises(InvalidIdentity, match="does not belong to a job"):
         SpiffeId("sluice.local", Role.USER, "ada", JOB_ID)

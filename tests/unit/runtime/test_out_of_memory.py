@@ -11,14 +11,14 @@ from sluice.runtime.out_of_memory import KernelKills, describe_exit
 
 
 @pytest.mark.parametrize("code", [3, 52])
-def test_a_full_heap(code: int) -> None:
+def test_the_exit_code_of_a_full_heap_is_described_as_out_of_memory(code: int) -> None:
     assert describe_exit(Exit(code), memory_mb=768, setting="--executor-memory", kernel_killed=False) == (
         f"out of memory: its heap of 768 MiB is full (exit code {code}); raise --executor-memory"
     )
 
 
 @pytest.mark.parametrize(("code", "shown"), [(-9, "killed by SIGKILL"), (137, "exit code 137")])
-def test_a_kill_is_out_of_memory_when_the_kernel_has_counted_one(code: int, shown: str) -> None:
+def test_a_sigkill_is_described_as_out_of_memory_only_if_the_kernel_counted_a_kill(code: int, shown: str) -> None:
     said = describe_exit(Exit(code), memory_mb=4096, setting="--executor-memory", kernel_killed=True)
     assert said.startswith(f"out of memory: the kernel killed it ({shown})")
     assert "4096 MiB" in said
@@ -26,7 +26,7 @@ def test_a_kill_is_out_of_memory_when_the_kernel_has_counted_one(code: int, show
 
 
 @pytest.mark.parametrize("code", [0, 1, 50, 143, -15, -11])
-def test_any_other_end_is_not(code: int) -> None:
+def test_any_other_exit_is_not_described_as_out_of_memory(code: int) -> None:
     said = describe_exit(Exit(code), memory_mb=768, setting="--executor-memory", kernel_killed=True)
     assert said == str(Exit(code))
 
@@ -40,7 +40,7 @@ def test_any_other_end_is_not(code: int) -> None:
     ],
     ids=["version 2", "container", "version 1"],
 )
-def test_what_the_kernel_counts(tmp_path: Path, cgroup: str, file: str, text: str) -> None:
+def test_kernel_oom_kills_are_read_from_the_cgroup(tmp_path: Path, cgroup: str, file: str, text: str) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(cgroup)
     counted = tmp_path / "sys/fs/cgroup" / file
@@ -49,6 +49,5 @@ def test_what_the_kernel_counts(tmp_path: Path, cgroup: str, file: str, text: st
     assert KernelKills(tmp_path).count == 2
 
 
-def test_nobody_counts(tmp_path: Path) -> None:
+def test_without_a_cgroup_there_are_no_kernel_oom_kills(tmp_path: Path) -> None:
     assert KernelKills(tmp_path).count == 0
-    assert KernelKills().count >= 0

@@ -9,7 +9,7 @@ from sluice.runtime.placement import Placement, missing_taskmanagers, rank
 
 
 def size(cores: int, memory_mb: int) -> SlotProfile:
-    """Short for a profile."""
+    """Return a slot profile of that size."""
     return SlotProfile(cores=cores, memory_mb=memory_mb)
 
 
@@ -17,14 +17,14 @@ def size(cores: int, memory_mb: int) -> SlotProfile:
     ("placement", "first"),
     [pytest.param(Placement.SPREAD, "roomy", id="spread"), pytest.param(Placement.PACK, "tight", id="pack")],
 )
-def test_spread_takes_the_roomiest_and_pack_the_tightest(placement: Placement, first: str) -> None:
+def test_spread_prefers_the_roomiest_taskmanager_and_pack_the_tightest(placement: Placement, first: str) -> None:
     wanted = size(1, 512)
     frees = {"tight": size(1, 600), "roomy": size(8, 8192), "middle": size(2, 2048)}
     ranks = [rank(placement, name=name, held=0, free=free, wanted=wanted) for name, free in frees.items()]
     assert min(ranks)[-1] == first
 
 
-def test_a_job_is_spread_before_anything_else() -> None:
+def test_spread_first_prefers_the_taskmanager_with_fewer_slots_of_the_job() -> None:
     ranks = [
         rank(Placement.SPREAD, name="has-two", held=2, free=size(64, 65536), wanted=size(1, 512)),
         rank(Placement.SPREAD, name="has-one", held=1, free=size(1, 512), wanted=size(1, 512)),
@@ -44,12 +44,12 @@ def test_a_job_is_spread_before_anything_else() -> None:
         pytest.param([(size(5, 512), 3)], [], 0, id="no-number-of-them-would-help"),
     ],
 )
-def test_how_many_taskmanagers_are_missing(
+def test_the_number_of_missing_taskmanagers_is_computed(
     wanted: list[tuple[SlotProfile, int]], free: list[SlotProfile], needed: int
 ) -> None:
     assert missing_taskmanagers(wanted, free, size(4, 2048), 100) == needed
 
 
-def test_no_more_are_counted_than_may_be_started() -> None:
-    """However many executors a driver wants."""
+def test_missing_taskmanagers_are_counted_up_to_the_limit() -> None:
+    """Regardless of how many executors a driver wants."""
     assert missing_taskmanagers([(size(1, 512), 2**63)], [], size(4, 2048), 3) == 3

@@ -1,4 +1,4 @@
-"""Queues that make no sense are refused when the configuration is read."""
+"""Invalid queues are refused when the configuration is read."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from sluice.runtime.scheduling_config import MAX_QUEUES, SchedulingConfig
         pytest.param({"preemption_wait": float("nan")}, "preemption_wait", id="nan-wait"),
     ],
 )
-def test_what_makes_no_sense_is_refused(config: dict[str, Any], why: str) -> None:
+def test_an_invalid_scheduling_configuration_is_refused(config: dict[str, Any], why: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=why):
         msgspec.convert(config, SchedulingConfig)
 
 
-def test_executors_are_taken_only_where_there_is_something_to_take_them_for() -> None:
+def test_preemption_requires_a_queue_with_a_guarantee_or_priorities() -> None:
     def preempts(**queue: object) -> bool:
         return msgspec.convert({"queues": [{"name": "a", **queue}]}, SchedulingConfig).preempts
 

@@ -57,14 +57,14 @@ def test_every_page_is_reachable_from_the_index_of_the_documentation() -> None:
     assert set((ROOT / "docs").rglob("*.md")) - reached == set()
 
 
-def test_no_written_page_is_longer_than_a_reader_bears() -> None:
+def test_no_handwritten_page_is_longer_than_the_limit() -> None:
     pages = [each for each in (ROOT / "docs").rglob("*.md") if each.name not in GENERATED]
     lengths = {str(each.relative_to(ROOT)): len(each.read_text(encoding="utf-8").splitlines()) for each in pages}
     assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}
 
 
 def alternatives(path: str) -> list[str]:
-    """What a shell makes of a path with one list in braces."""
+    """Expand a path with at most one list in braces, as a shell does."""
     before, brace, rest = path.partition("{")
     if not brace:
         return [path]

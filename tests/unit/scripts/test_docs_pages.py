@@ -33,7 +33,7 @@ echo never
 """
 
 
-def test_blocks_know_their_line_language_and_file() -> None:
+def test_code_blocks_are_found_with_line_language_and_file() -> None:
     found = [(each.line, each.language, each.file) for each in blocks_of(PAGE)]
     assert found == [(3, "sh", ""), (9, "text", "sub/hello.txt"), (13, "json", ""), (17, "sh", "")]
 
@@ -43,7 +43,7 @@ def test_a_page_has_commands_when_it_has_a_block_of_sh() -> None:
     assert not has_commands("```console\nsudo reboot\n```\n")
 
 
-def test_a_block_without_an_end_is_a_mistake() -> None:
+def test_a_code_block_without_an_end_is_an_error() -> None:
     with pytest.raises(ValueError, match="line 1"):
         list(blocks_of("```sh\necho\n"))
 

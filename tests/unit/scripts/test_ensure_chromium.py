@@ -1,4 +1,7 @@
-"""What a machine without Chromium is told, and what happens on Debian as root: with stand-ins for its programs."""
+"""scripts/ensure-chromium, with stand-ins for the system's programs.
+
+What a machine without Chromium is told, and what happens on Debian as root.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def test_a_user_is_told_what_to_install(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_root_on_debian_gets_it_installed(machine: Machine, known: bool) -> None:
+def test_chromium_is_installed_for_root_on_debian(machine: Machine, known: bool) -> None:
     machine.program("id", "echo 0")
     machine.program("apt-cache", f"exit {0 if known else 1}")
     machine.program("apt-get", 'echo "apt-get $*"')

@@ -1,4 +1,7 @@
-"""What a machine without Java is told, and what happens on Debian as root: with stand-ins for the system's programs."""
+"""scripts/ensure-java, with stand-ins for the system's programs.
+
+What a machine without Java is told, and what happens on Debian as root.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def test_a_recent_java_is_enough(machine: Machine, version: str) -> None:
     ("version", "named"),
     [pytest.param(None, "no Java runtime was found", id="none"), pytest.param("11.0.2", "Java 11", id="old")],
 )
-def test_without_one_the_user_is_told_exactly_what_to_install(
+def test_without_a_recent_java_the_user_is_told_what_to_install(
     machine: Machine, version: str | None, named: str
 ) -> None:
     if version is not None:

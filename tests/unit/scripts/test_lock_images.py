@@ -1,4 +1,4 @@
-"""Images by digest: written everywhere that names them, from what the engine says, and not made up."""
+"""Image digests: written into every file that names images, taken from the engine, never made up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST, SECOND = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """The files that name images, with the tags alone."""
+    """A copy of the files that name images, with tags but without digests."""
     for name in FILES:
         (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / "tree" / name)
@@ -24,7 +24,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def lock(tree: Path, engine: str) -> subprocess.CompletedProcess[str]:
-    """Run the script with a `docker` that is this shell script."""
+    """Run the script with ``engine`` as the shell script behind `docker`."""
     programs = tree.parent / "bin"
     programs.mkdir(exist_ok=True)
     (programs / "docker").write_text(f"#!/bin/sh\n{engine}\n")
@@ -43,7 +43,7 @@ def knowing(digest: str) -> str:
     return f'[ "$1" = pull ] || for name; do :; done; [ "$1" = pull ] || echo "${{name%:*}}@{digest}"'
 
 
-def test_digests_are_written_wherever_the_images_are_named_and_renewed(tree: Path) -> None:
+def test_image_digests_are_written_and_renewed_in_every_file(tree: Path) -> None:
     for digest in (FIRST, SECOND):
         done = lock(tree, knowing(digest))
         assert done.returncode == 0, done.stderr
@@ -61,7 +61,7 @@ def test_digests_are_written_wherever_the_images_are_named_and_renewed(tree: Pat
         pytest.param("exit 0", "knows no digest", id="an image that was made here"),
     ],
 )
-def test_without_a_digest_the_name_stays(tree: Path, engine: str, complaint: str) -> None:
+def test_files_are_unchanged_when_a_digest_is_not_found(tree: Path, engine: str, complaint: str) -> None:
     before = {name: (tree / name).read_text() for name in FILES}
     done = lock(tree, engine)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""What scripts/pack-image makes of a saved image, which the tests write themselves."""
+"""The output of scripts/pack-image for saved images that the tests write themselves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Layer = Callable[[tarfile.TarFile, int], None]
 
 
 def add(tar: tarfile.TarFile, name: str, content: str = "", **fields: Any) -> None:
-    """An entry of ``tar``."""
+    """Add an entry to ``tar``."""
     entry = tarfile.TarInfo(name)
     entry.size = len(content.encode())
     for field, value in fields.items():
@@ -43,7 +43,7 @@ def add(tar: tarfile.TarFile, name: str, content: str = "", **fields: Any) -> No
 
 
 def packed_tar(fill: Callable[[tarfile.TarFile], None]) -> bytes:
-    """A tar file."""
+    """Return the bytes of a tar file."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
         fill(tar)
@@ -51,7 +51,7 @@ def packed_tar(fill: Callable[[tarfile.TarFile], None]) -> bytes:
 
 
 def base(tar: tarfile.TarFile, now: int) -> None:
-    """A layer, built at ``now``."""
+    """Fill a base layer that was built at ``now``."""
     add(tar, "etc/old", "old", mtime=1_000_000_000)
     add(tar, "var/lib/dpkg/status", STATUS, mtime=now, uname=f"root{now}")
     add(tar, "opt/sluice/lib/python3.11/site-packages/gone-1.dist-info/METADATA", METADATA, mtime=now)
@@ -65,7 +65,7 @@ def forwards(tar: tarfile.TarFile, now: int) -> None:
 
 
 def backwards(tar: tarfile.TarFile, now: int) -> None:
-    """The same as ``forwards``, in another order, and with the other name of a file first."""
+    """Fill the layer of ``forwards`` in another order, with a hard-linked file's other name first."""
     add(tar, "opt/sluice/lib/python3.11/site-packages/.wh.gone-1.dist-info", mtime=now)
     add(tar, "opt/sluice/app/jinja2.dist-info/METADATA", METADATA, mtime=now)
     add(tar, "./c", "same", mtime=now + 0.5)
@@ -73,7 +73,7 @@ def backwards(tar: tarfile.TarFile, now: int) -> None:
 
 
 def saved(directory: Path, upper: Layer, now: int) -> Path:
-    """A file as ``docker save`` writes it."""
+    """Write an image file as ``docker save`` does, and return its path."""
     config = {
         "architecture": "amd64",
         "os": "linux",
@@ -100,7 +100,7 @@ def saved(directory: Path, upper: Layer, now: int) -> Path:
 
 
 def pack(directory: Path, upper: Layer, now: int) -> Path:
-    """The directory in which the packed image is."""
+    """Pack an image and return the directory that contains it."""
     directory.mkdir()
     file = saved(directory, upper, now)
     subprocess.run([sys.executable, SCRIPT, file, directory, str(EPOCH)], check=True, timeout=60, capture_output=True)
@@ -109,7 +109,7 @@ def pack(directory: Path, upper: Layer, now: int) -> Path:
 
 
 def blobs(directory: Path) -> dict[str, bytes]:
-    """All files of an archive."""
+    """Return all files of the archive by name."""
     with tarfile.open(directory / "image.oci.tar") as archive:
         return {each.name: archive.extractfile(each).read() for each in archive.getmembers()}  # type: ignore[union-attr]
 
@@ -119,13 +119,13 @@ def image(tmp_path: Path) -> Path:
     return pack(tmp_path / "image", forwards, EPOCH + 100)
 
 
-def test_time_order_and_names_make_no_difference(image: Path, tmp_path: Path) -> None:
+def test_the_packed_image_does_not_depend_on_time_order_or_names(image: Path, tmp_path: Path) -> None:
     other = pack(tmp_path / "other", backwards, EPOCH + 5000)
     for name in ("image.oci.tar", "image.json", "image.cdx.json"):
         assert (image / name).read_bytes() == (other / name).read_bytes(), name
 
 
-def test_another_content_another_digest(image: Path, tmp_path: Path) -> None:
+def test_different_content_has_a_different_digest(image: Path, tmp_path: Path) -> None:
     def changed(tar: tarfile.TarFile, now: int) -> None:
         forwards(tar, now)
         add(tar, "d", mode=0o755)
@@ -134,7 +134,7 @@ def test_another_content_another_digest(image: Path, tmp_path: Path) -> None:
     assert (image / "image.json").read_text() != (other / "image.json").read_text()
 
 
-def test_every_blob_is_what_its_name_says_and_the_manifest_leads_to_all(image: Path) -> None:
+def test_every_blob_matches_its_digest_and_is_referenced_by_the_manifest(image: Path) -> None:
     files = blobs(image)
     named = {name.removeprefix("blobs/sha256/"): data for name, data in files.items() if name.startswith("blobs/")}
     assert all(hashlib.sha256(data).hexdigest() == name for name, data in named.items())
@@ -149,7 +149,7 @@ def test_every_blob_is_what_its_name_says_and_the_manifest_leads_to_all(image: P
     assert len(named) == 4
 
 
-def test_files_keep_what_they_are_and_new_times_are_cut(image: Path) -> None:
+def test_files_keep_their_attributes_and_newer_times_are_clamped(image: Path) -> None:
     files = blobs(image)
     (described,) = json.loads(files["manifest.json"])
     below, above = (io.BytesIO(files[name]) for name in described["Layers"][:2])
@@ -162,7 +162,7 @@ def test_files_keep_what_they_are_and_new_times_are_cut(image: Path) -> None:
 
 
 def keystore(order: list[bytes], time: int) -> bytes:
-    """A list of certificates in Java's format, as Debian's tool writes it."""
+    """Return a certificate keystore in Java's format, as Debian's tool writes it."""
     content = struct.pack(">IiI", 0xFEEDFEED, 2, len(order))
     for name in order:
         content += struct.pack(">iH", 2, len(name)) + name + struct.pack(">qH", time, 5) + b"X.509"
@@ -170,7 +170,7 @@ def keystore(order: list[bytes], time: int) -> bytes:
     return content + hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + content).digest()  # noqa: S324
 
 
-def test_javas_authorities_are_sorted_and_undated_and_nothing_else_is_touched() -> None:
+def test_the_java_keystore_is_made_canonical_and_other_files_are_unchanged() -> None:
     loader = importlib.machinery.SourceFileLoader("pack_image", str(SCRIPT))
     module = types.ModuleType("pack_image")
     loader.exec_module(module)
@@ -181,13 +181,13 @@ def test_javas_authorities_are_sorted_and_undated_and_nothing_else_is_touched() 
         assert module.canonical_keystore(other, EPOCH) == other
 
 
-def test_the_configuration_tells_nothing_of_the_build(image: Path) -> None:
+def test_the_image_configuration_contains_nothing_of_the_build(image: Path) -> None:
     config = blobs(image)[json.loads(blobs(image)["manifest.json"])[0]["Config"]]
     assert json.loads(config)["config"] == {"Env": ["A=b"], "User": "10001:10001"}
     assert not {b"secret", b"created", b"Hostname", b"container"} & set(config.replace(b'"', b" ").split())
 
 
-def test_the_packages_are_those_that_are_installed_in_the_end(image: Path) -> None:
+def test_the_sbom_lists_the_packages_of_the_final_image(image: Path) -> None:
     components = json.loads((image / "image.cdx.json").read_text())["components"]
     assert [each["purl"] for each in components] == [
         "pkg:deb/debian/base-files@12.4%2Bdeb12u5?arch=amd64",
@@ -195,7 +195,7 @@ def test_the_packages_are_those_that_are_installed_in_the_end(image: Path) -> No
     ]
 
 
-def test_what_is_no_saved_image_is_refused(tmp_path: Path) -> None:
+def test_a_malformed_saved_image_is_refused(tmp_path: Path) -> None:
     broken = tmp_path / "saved.tar"
 
     def fill(tar: tarfile.TarFile) -> None:

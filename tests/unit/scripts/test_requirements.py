@@ -1,4 +1,4 @@
-"""What is locked fits what is asked for, and pip accepts nothing else."""
+"""The locked packages fit the declared requirements, and pip accepts nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LISTS = ("run", "dev", "build", "lock")
 
 
 def locked(name: str) -> dict[str, tuple[str, int]]:
-    """Of each package the version, and how many files pip may take."""
+    """Return the version of each package and the number of files that pip may take."""
     text = (ROOT / "requirements" / f"{name}.txt").read_text()
     assert "\n--require-hashes\n" in text
     found: dict[str, tuple[str, int]] = {}
@@ -49,25 +49,25 @@ def test_every_package_has_a_version_and_at_least_one_hash(name: str) -> None:
         pytest.param("build", PROJECT["build-system"]["requires"], id="build"),
     ],
 )
-def test_what_is_asked_for_is_locked_in_a_version_that_fits(name: str, wanted: list[str]) -> None:
+def test_every_requirement_is_locked_in_a_matching_version(name: str, wanted: list[str]) -> None:
     found = locked(name)
     for each in map(Requirement, wanted):
         assert each.specifier.contains(found[canonicalize_name(each.name)][0]), each
 
 
-def test_what_builds_is_one_version_each() -> None:
+def test_every_build_requirement_is_pinned() -> None:
     for each in map(Requirement, PROJECT["build-system"]["requires"]):
         assert [specifier.operator for specifier in each.specifier] == ["=="], each
 
 
-def test_what_runs_is_what_is_tested() -> None:
+def test_runtime_packages_are_locked_as_in_development() -> None:
     developed = locked("dev")
     assert {package: developed[package] for package in locked("run")} == locked("run")
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    """scripts/lock as a module; it has no suffix."""
+    """The program scripts/lock, loaded as a module although it has no suffix."""
     loader = importlib.machinery.SourceFileLoader("lock", str(ROOT / "scripts" / "lock"))
     spec = importlib.util.spec_from_loader("lock", loader)
     assert spec is not None
@@ -93,11 +93,11 @@ def script() -> ModuleType:
         pytest.param("a-1-py2-none-any.whl", False, id="Python 2"),
     ],
 )
-def test_only_hashes_of_wheels_for_supported_machines_are_kept(script: ModuleType, wheel: str, wanted: bool) -> None:
+def test_wheels_are_recognized_as_for_supported_machines_or_not(script: ModuleType, wheel: str, wanted: bool) -> None:
     assert script.is_for_us(wheel) is wanted
 
 
-def test_a_package_without_a_wheel_is_locked_by_its_source(script: ModuleType) -> None:
+def test_a_package_without_a_suitable_wheel_is_locked_by_its_sdist(script: ModuleType) -> None:
     source = {"url": "https://files.example/a-1.tar.gz", "hash": "sha256:5"}
     wheel = {"url": "https://files.example/x/a-1-py3-none-any.whl", "hash": "sha256:3"}
     windows = {"url": "https://files.example/x/a-1-cp311-cp311-win_amd64.whl", "hash": "sha256:4"}

@@ -1,9 +1,10 @@
-"""Writes an audit log over and over, killed at a later step each time, and says what is left; for test_audit_crash.
+"""Kills the writing of an audit log at one step after the other, and reports what is left.
 
     python audit_crash.py DIRECTORY
 
 The log's own ``Disk`` kills the process (SIGKILL) before, in the middle of, or after its
-n-th step. What was acknowledged goes through a pipe. Prints one JSON object per crash.
+n-th step. The process reports acknowledged records through a pipe. Prints one JSON object per crash.
+Used by test_audit_crash.py.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RECORDS = 8
 
 
 def write_and_die(path: Path, disk: Disk, first: int, leaving: int) -> None:
-    """Append records, acts and lines of an access log; each number is told when it is on record."""
+    """Append decisions, acts and access log lines; write each one's number to ``leaving`` once recorded."""
     log = AuditLog(path, limits=LIMITS, disk=disk)
     for number in range(first, first + RECORDS):
         if number % 4 == 3:
@@ -45,7 +46,7 @@ def write_and_die(path: Path, disk: Disk, first: int, leaving: int) -> None:
 
 
 def numbers(directory: Path) -> list[int]:
-    """The numbers on record, in order."""
+    """Return the recorded numbers in order."""
     found = []
     for record in read_records(directory):
         if record.event == "act" and isinstance(record.detail, dict):
@@ -56,7 +57,10 @@ def numbers(directory: Path) -> list[int]:
 
 
 def main(directory: Path) -> None:
-    """One fresh log for each way to die; whoever continues dies at the same step once more."""
+    """Test every way to die at every step, each with a fresh log.
+
+    The process that continues the log dies once more, at the same step.
+    """
     for when in WHEN:
         for step in itertools.count(1):
             path = directory / f"{when}-{step}" / CURRENT

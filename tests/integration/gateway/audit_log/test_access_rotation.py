@@ -1,4 +1,7 @@
-"""The real Envoy's access log, rotated while requests come: each is in the audit log once."""
+"""The real Envoy's access log is rotated while requests arrive.
+
+Each request appears in the audit log exactly once.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from sluice.gateway.proxy.envoy_admin import EnvoyAdmin
 from tests.integration.gateway.conftest import Gateway, eventually
 
 
-def test_no_request_is_lost_nor_recorded_twice(gateway: Gateway) -> None:
+def test_each_request_is_recorded_exactly_once_while_the_access_log_rotates(gateway: Gateway) -> None:
     path = access_file(gateway.home)
     rotation = AccessRotation(path, EnvoyAdmin(EnvoyPaths.of(gateway.home).admin_socket, 0), max_bytes=1)
     sent: set[str] = set()

@@ -1,4 +1,7 @@
-"""kill -9 at every write of the audit log: what was acknowledged is on record once, and the chain has no hole."""
+"""The audit log is killed with SIGKILL at every write.
+
+Every acknowledged record is in the log exactly once, and the chain has no gap.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from tests.crash_injection import crash_reports
 SCRIPT = Path(__file__).with_name("audit_crash.py")
 
 
-def test_log_killed_at_every_step_has_everything_that_was_acknowledged(tmp_path: Path) -> None:
+def test_an_audit_log_killed_at_any_step_keeps_every_acknowledged_record(tmp_path: Path) -> None:
     reports = crash_reports(SCRIPT, tmp_path)
     assert sum(report["died"] for report in reports) >= 3 * 12, "the crashes did not hit the steps"
     for report in reports:

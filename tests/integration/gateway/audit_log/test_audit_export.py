@@ -1,4 +1,4 @@
-"""The audit log at receivers outside, over real TLS: friendly, slow, broken and hostile ones."""
+"""Exports the audit log over real TLS to external receivers: friendly, slow, broken and hostile ones."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_syslog_is_delivered_when_the_receiver_has_read_to_the_end(
 
 @pytest.mark.parametrize("behaviour", [hang, reset_in_the_middle, close_unread])
 @pytest.mark.parametrize("size", [10, 15_000])
-async def test_syslog_that_was_not_read_to_the_end_is_not_delivered(
+async def test_syslog_is_not_delivered_when_the_receiver_has_not_read_to_the_end(
     syslog: SyslogReceiver, authority: OutsideAuthority, behaviour: Behaviour, size: int
 ) -> None:
     syslog.behaviour = behaviour
@@ -100,7 +100,7 @@ async def test_syslog_that_was_not_read_to_the_end_is_not_delivered(
         await create_sender(to_syslog(syslog, authority), **limit).send(messages(200, size))
 
 
-async def test_a_receiver_that_is_not_what_it_should_be_gets_nothing(
+async def test_a_receiver_with_a_wrong_certificate_or_an_old_tls_version_gets_nothing(
     identity: Path, authority: OutsideAuthority, tmp_path: Path
 ) -> None:
     old = server_context(identity)
@@ -123,7 +123,7 @@ async def test_a_receiver_that_is_not_what_it_should_be_gets_nothing(
             assert not http.requests, name
 
 
-async def test_a_receiver_may_ask_for_a_certificate(
+async def test_a_receiver_can_demand_a_client_certificate(
     identity: Path, authority: OutsideAuthority, tmp_path: Path
 ) -> None:
     clients = OutsideAuthority(tmp_path / "clients")
@@ -144,14 +144,16 @@ async def test_a_receiver_may_ask_for_a_certificate(
         assert len(receiver.messages) == 3
 
 
-async def test_nobody_listens(authority: OutsideAuthority, identity: Path) -> None:
+async def test_sending_to_a_syslog_receiver_that_is_down_fails(authority: OutsideAuthority, identity: Path) -> None:
     with SyslogReceiver(server_context(identity)).serving() as receiver:
         gone = to_syslog(receiver, authority)
     with pytest.raises(DeliveryFailed):
         await create_sender(gone).send(messages(1))
 
 
-async def test_webhook(authority: OutsideAuthority, identity: Path, tmp_path: Path) -> None:
+async def test_a_webhook_receives_records_with_its_token_and_every_failed_delivery_is_an_error(
+    authority: OutsideAuthority, identity: Path, tmp_path: Path
+) -> None:
     token = tmp_path / "token"
     token.touch(mode=0o600)
     token.write_text("very-secret\n")
@@ -188,7 +190,9 @@ async def test_webhook(authority: OutsideAuthority, identity: Path, tmp_path: Pa
     assert len(receiver.requests) == 1
 
 
-async def test_opentelemetry_says_what_it_rejects(authority: OutsideAuthority, identity: Path) -> None:
+async def test_the_number_of_records_that_an_otlp_receiver_rejects_is_returned(
+    authority: OutsideAuthority, identity: Path
+) -> None:
     receiver = HttpReceiver(answer=lambda _: web.json_response({"partialSuccess": {"rejectedLogRecords": "2"}}))
     async with receiver.serving(server_context(identity)) as url:
         to = AuditExportConfig(name="siem", kind="otlp", url=url, ca_file=str(authority.ca_file))
@@ -198,7 +202,7 @@ async def test_opentelemetry_says_what_it_rejects(authority: OutsideAuthority, i
             await create_sender(to).send(messages(5))
 
 
-async def test_a_web_server_that_hangs_is_given_up(authority: OutsideAuthority, identity: Path) -> None:
+async def test_sending_to_a_web_server_that_hangs_fails_in_time(authority: OutsideAuthority, identity: Path) -> None:
     async with HttpReceiver(answer=None).serving(server_context(identity)) as url:
         to = AuditExportConfig(name="siem", kind="webhook", url=url, ca_file=str(authority.ca_file))
         with pytest.raises(DeliveryFailed, match="did not confirm"):
@@ -212,7 +216,7 @@ async def test_every_record_of_a_working_gateway_arrives_at_each_receiver(
     syslog: SyslogReceiver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With an outage, and a restart in it; the log is written all the time."""
+    """With an outage and a restart, while the log is written all the time."""
     for module, name in ((exporter_module, "POLL_SECONDS"), (exporter_module, "MAX_BACKOFF_SECONDS")):
         monkeypatch.setattr(module, name, 0.02)
     monkeypatch.setattr(assembly, "POLL_SECONDS", 0.02)
@@ -275,14 +279,14 @@ async def test_every_record_of_a_working_gateway_arrives_at_each_receiver(
     assert cursor_path(short_home, "hook").stat().st_mode & 0o777 == 0o600
 
 
-async def test_authorities_that_cannot_be_used_are_told_at_the_start(short_home: Home, tmp_path: Path) -> None:
+async def test_an_unusable_ca_file_of_a_receiver_is_an_error_at_the_start(short_home: Home, tmp_path: Path) -> None:
     to = AuditExportConfig(name="siem", kind="webhook", url="https://localhost/", ca_file=str(tmp_path / "none.pem"))
     with pytest.raises(StoreError, match="cannot use"):
         async with exporting(short_home, (to,)):
             pass
 
 
-async def test_a_witness_behind_a_url_keeps_checkpoints(
+async def test_checkpoints_are_kept_by_a_witness_behind_a_url(
     short_home: Home, authority: OutsideAuthority, identity: Path, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"

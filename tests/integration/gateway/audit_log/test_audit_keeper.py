@@ -1,4 +1,7 @@
-"""What runs beside the auth service: the access log taken over, checkpoints signed, segments compressed."""
+"""The maintenance tasks that run beside the auth service.
+
+They copy the access log to the audit log, sign checkpoints and compress closed segments.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_keeper, "ACCESS_POLL_SECONDS", 0.01)
 
 
-async def test_access_log_is_taken_over_across_restarts_and_rotation(short_home: Home) -> None:
+async def test_the_access_log_is_copied_to_the_audit_log_across_restarts_and_rotation(short_home: Home) -> None:
     access = access_file(short_home)
     access.parent.mkdir()
 
@@ -51,7 +54,9 @@ async def test_access_log_is_taken_over_across_restarts_and_rotation(short_home:
     assert verify_log(audit_directory(short_home)).unsigned == 0
 
 
-async def test_what_is_written_is_signed_and_put_aside_and_closed_segments_are_compressed(short_home: Home) -> None:
+async def test_audit_records_are_signed_by_stored_checkpoints_and_closed_segments_are_compressed(
+    short_home: Home,
+) -> None:
     directory = audit_directory(short_home)
     limits = AuditLogLimits(checkpoint_age=dt.timedelta(0), segment_bytes=1000)
     log = AuditLog(audit_file(short_home), limits=limits)
@@ -69,7 +74,7 @@ async def test_what_is_written_is_signed_and_put_aside_and_closed_segments_are_c
     verify_log(directory)
 
 
-async def test_access_log_that_cannot_be_read_stops_nothing_else(
+async def test_an_unreadable_access_log_does_not_stop_the_other_maintenance(
     short_home: Home, caplog: pytest.LogCaptureFixture
 ) -> None:
     access_file(short_home).mkdir(parents=True)

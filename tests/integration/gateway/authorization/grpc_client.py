@@ -1,4 +1,4 @@
-"""A proxy that asks over gRPC, without a proxy: with a certificate of one's choice."""
+"""Asks the auth service over gRPC as a proxy would, with a certificate of the test's choice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESPONSE = message_class("envoy.service.auth.v3.CheckResponse")
 
 
 def channel(address: str, identity: Path, *, host: str = "localhost") -> Any:
-    """A channel with the certificate in ``identity``, which trusts the authority there."""
+    """Open a gRPC channel with the certificate and the trust anchor in ``identity``."""
     credentials = grpc.ssl_channel_credentials(
         (identity / "ca.pem").read_bytes(), (identity / "key.pem").read_bytes(), (identity / "chain.pem").read_bytes()
     )
@@ -29,7 +29,10 @@ def channel(address: str, identity: Path, *, host: str = "localhost") -> Any:
 def question(
     method: str, target: str, headers: Sequence[tuple[str, str]], *, raw: bool = False, certificate: str = ""
 ) -> Any:
-    """What Envoy would ask about such a request; ``raw``: every value of a header apart."""
+    """Return the check request that Envoy would send for such an HTTP request.
+
+    With ``raw``, each value of a repeated header is a separate entry.
+    """
     request = REQUEST()
     http = request.attributes.request.http
     http.method, http.path, http.scheme, http.protocol = method, target, "https", "HTTP/1.1"
@@ -47,7 +50,7 @@ def question(
 
 @dataclass(frozen=True)
 class Told:
-    """An answer, in whichever protocol."""
+    """An answer of the auth service, independent of the protocol."""
 
     status: int
     headers: Mapping[str, str]
@@ -55,7 +58,7 @@ class Told:
 
 
 def told(response: Any) -> Told:
-    """What Envoy makes of a response."""
+    """Return the answer that Envoy derives from a gRPC response."""
     if response.status.code:
         denied = response.denied_response
         return Told(denied.status.code, _headers(denied.headers), denied.body.encode())
@@ -67,7 +70,7 @@ def _headers(options: Any) -> dict[str, str]:
 
 
 async def ask(at: Any, request: Any, *, timeout: float = 10.0) -> Any:  # noqa: ASYNC109  gRPC's own deadline
-    """One question; raises ``grpc.aio.AioRpcError``."""
+    """Send one check request; raises ``grpc.aio.AioRpcError``."""
     call = at.unary_unary(
         f"/{SERVICE}/{METHOD}", request_serializer=REQUEST.SerializeToString, response_deserializer=RESPONSE.FromString
     )
@@ -75,7 +78,7 @@ async def ask(at: Any, request: Any, *, timeout: float = 10.0) -> Any:  # noqa: 
 
 
 def bare_context(identity: Path | None) -> ssl.SSLContext:
-    """A TLS client that believes everything, with or without a certificate."""
+    """Return a client context that accepts any server, with or without a client certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

@@ -1,4 +1,7 @@
-"""An Envoy whose configuration is nobody's of ours: that of the how-to guide, which its reader would write by hand."""
+"""An Envoy that Sluice did not configure.
+
+Its configuration is the one in the how-to guide, which a reader of the guide would write by hand.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ HOST = "sluice.example.com"
 
 
 class RecordingRest(Rest):
-    """The real REST server over mutual TLS; remembers what reached it."""
+    """A REST server over mutual TLS that records the requests that reach it."""
 
     def __init__(self, home: Home, identity: Path) -> None:
         super().__init__(home.sockets / "rest.sock", identity)
@@ -51,7 +54,7 @@ class RecordingRest(Rest):
 
 
 def guide_configuration() -> str:
-    """The configuration in the guide."""
+    """Return the Envoy configuration in the guide."""
     found = re.search(
         r"<!-- own-envoy: begin -->\n```yaml\n(.*?)```\n<!-- own-envoy: end -->", GUIDE.read_text(), re.DOTALL
     )
@@ -60,7 +63,7 @@ def guide_configuration() -> str:
 
 
 def replaced(text: str, *changes: tuple[str, str]) -> str:
-    """``text`` with each of ``changes`` made; every one must be there to make."""
+    """Apply each of ``changes`` to ``text``; fails if one has nothing to replace."""
     for old, new in changes:
         assert old in text, old
         text = text.replace(old, new)
@@ -68,7 +71,7 @@ def replaced(text: str, *changes: tuple[str, str]) -> str:
 
 
 class OwnEnvoy(NetworkGateway):
-    """Auth service and REST as we run them, and that Envoy in front."""
+    """The auth service and REST as Sluice runs them, behind an Envoy with the guide's configuration."""
 
     def __init__(self, home: Home, authority: EdgeAuthority, loop: BackgroundLoop, generation: Generation) -> None:
         super().__init__(home, authority, loop, generation)
@@ -94,7 +97,7 @@ class OwnEnvoy(NetworkGateway):
         self.port = self.start_envoy()
 
     def start_auth(self) -> None:
-        """Start the auth service, where it was before if it was anywhere."""
+        """Start the auth service, at its previous address if it ran before."""
         announced = ext_authz_announcement(self.home)
         self._auth = self._loop.start(run_auth(self.home, self._config, TRUST_DOMAIN, rest=self.rest.address))
         self._await(self._auth, announced.exists)
@@ -105,7 +108,10 @@ class OwnEnvoy(NetworkGateway):
         self._config = msgspec.structs.replace(self._config, ext_authz=again, auth_port=self.auth_address[1])
 
     def start_envoy(self, *changes: tuple[str, str]) -> int:
-        """Start an Envoy with the guide's configuration, changed as said; its port, once it serves."""
+        """Start an Envoy with the guide's configuration and ``changes``.
+
+        Returns its port once it accepts connections.
+        """
         port = free_port()
         assert self.rest.address is not None
         text = replaced(
@@ -156,7 +162,7 @@ class OwnEnvoy(NetworkGateway):
 
     @contextlib.contextmanager
     def through(self, port: int) -> Iterator[None]:
-        """Requests go through the Envoy at ``port``."""
+        """Send requests through the Envoy at ``port`` within the block."""
         before, self.port = self.port, port
         try:
             yield

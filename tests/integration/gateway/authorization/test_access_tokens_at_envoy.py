@@ -1,4 +1,7 @@
-"""Short-lived access tokens: what Envoy decides alone, what it asks about, and how fast it forgets whom it let in."""
+"""Short-lived access tokens at Envoy.
+
+What Envoy decides alone, what it asks the auth service, and how fast it stops admitting a token.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def known() -> frozenset[str]:
 def access_token_of(
     gateway: Gateway, role: str, name: str = "ada", credential: str = "cred-1"
 ) -> tuple[str, Authenticated]:
-    """An access token as the auth service issues it."""
+    """Issue an access token as the auth service does."""
     keys = AccessTokenKeys.of(gateway.home)
     keys.load()
     policy = PolicyFile(lambda: policy_file(gateway.home), known).get()
@@ -37,13 +40,13 @@ def access_token_of(
 
 @pytest.fixture
 def without_auth(gateway: Gateway) -> Iterator[Gateway]:
-    """The same gateway while its auth service is away."""
+    """The gateway, with its auth service stopped during the test."""
     gateway.stop_auth()
     yield gateway
     gateway.start_auth()
 
 
-def test_access_token_needs_no_auth_service_to_read(without_auth: Gateway) -> None:
+def test_a_read_with_an_access_token_needs_no_auth_service(without_auth: Gateway) -> None:
     text, _ = access_token_of(without_auth, "viewer")
     reply = without_auth.send("GET", "/v1/jobs", token=text)
     assert reply.status == 200
@@ -56,7 +59,7 @@ def test_access_token_needs_no_auth_service_to_read(without_auth: Gateway) -> No
     assert [seen.target for seen in without_auth.reached()] == []
 
 
-def test_cookie_is_an_access_token_too_and_ends_here(gateway: Gateway) -> None:
+def test_an_access_token_in_a_cookie_is_accepted_and_the_cookie_does_not_reach_rest(gateway: Gateway) -> None:
     text, _ = access_token_of(gateway, "viewer")
     reply = gateway.send("GET", "/v1/jobs", ("Cookie", f"theme=dark; __Host-sluice-pass={text}"))
     assert reply.status == 200
@@ -65,8 +68,8 @@ def test_cookie_is_an_access_token_too_and_ends_here(gateway: Gateway) -> None:
     assert seen.values("x-sluice-assertion") == [text]
 
 
-def test_person_whose_session_was_revoked_is_led_to_the_sign_in_page(gateway: Gateway) -> None:
-    """Whoever is no browser gets the problem."""
+def test_a_browser_whose_session_was_revoked_is_redirected_to_the_sign_in_page(gateway: Gateway) -> None:
+    """A client that is not a browser gets the problem document instead."""
     text, _ = access_token_of(gateway, "viewer", "rosa", "session-of-rosa")
     cookie = ("Cookie", f"__Host-sluice-pass={text}")
     looks = (("Sec-Fetch-Mode", "navigate"), ("Accept", "text/html,application/xhtml+xml"))
@@ -86,8 +89,10 @@ def test_person_whose_session_was_revoked_is_led_to_the_sign_in_page(gateway: Ga
     assert gateway.reached() == []
 
 
-def test_role_that_does_not_grant_is_refused_and_told_why_where_somebody_was_asked(gateway: Gateway) -> None:
-    """About what changes something the auth service is; who may not read is refused without a word."""
+def test_a_role_without_permission_is_refused_with_a_reason_only_if_the_auth_service_was_asked(
+    gateway: Gateway,
+) -> None:
+    """The auth service is asked only about changes; a read without permission is refused without a reason."""
     text, _ = access_token_of(gateway, "viewer")
     told = gateway.send("POST", "/v1/jobs", token=text, body=b"{}")
     assert (told.status, told.problem["detail"]) == (403, "ada (viewer) may not jobs.submit.")
@@ -104,8 +109,8 @@ def test_role_that_does_not_grant_is_refused_and_told_why_where_somebody_was_ask
     eventually(lambda: gateway.send("GET", "/v1/jobs", token=text).status == 200, "the policy before is back")
 
 
-def test_what_changes_something_reaches_rest_with_an_assertion_of_its_own(gateway: Gateway) -> None:
-    """Although an access token would be valid for many requests."""
+def test_a_request_that_changes_something_reaches_rest_with_its_own_assertion(gateway: Gateway) -> None:
+    """The access token itself would be valid for many requests."""
     text, _ = access_token_of(gateway, "submitter")
     gateway.reached()
     assert gateway.send("POST", "/v1/jobs?x=%2F", token=text, body=b"{}").status == 200
@@ -116,7 +121,7 @@ def test_what_changes_something_reaches_rest_with_an_assertion_of_its_own(gatewa
 
 
 @pytest.mark.parametrize("kind", ["pass", "token", "user"])
-def test_revocation_counts_on_an_open_connection(gateway: Gateway, kind: str) -> None:
+def test_a_revocation_takes_effect_on_an_open_connection(gateway: Gateway, kind: str) -> None:
     text, made = access_token_of(gateway, "viewer", f"eve-{kind}", f"cred-{kind}")
     keys: dict[str, RevocationKey] = {
         "pass": ("pass", made.access_token_id or Jti("")),
@@ -138,7 +143,7 @@ def test_revocation_counts_on_an_open_connection(gateway: Gateway, kind: str) ->
     assert gateway.send("GET", "/v1/jobs", token=other).status == 200
 
 
-def test_policy_changes_without_a_restart_and_a_bad_one_changes_nothing(gateway: Gateway) -> None:
+def test_a_changed_policy_takes_effect_without_a_restart_and_an_invalid_one_is_only_reported(gateway: Gateway) -> None:
     path = gateway.home.gateway / "policy.toml"
     text, _ = access_token_of(gateway, "viewer")
 
@@ -162,7 +167,7 @@ def test_policy_changes_without_a_restart_and_a_bad_one_changes_nothing(gateway:
     eventually(lambda: status() == 200, "the policy before does not come back")
 
 
-def test_where_owners_matter_the_access_token_tells_rest_and_one_of_another_policy_is_asked_about(
+def test_an_access_token_carries_owner_rights_to_rest_only_under_the_policy_that_issued_it(
     gateway: Gateway,
 ) -> None:
     """What an access token says about owners is valid only under the policy with which it was issued."""
@@ -176,7 +181,10 @@ def test_where_owners_matter_the_access_token_tells_rest_and_one_of_another_poli
         eventually(lambda: gateway.send("GET", target, token=tenant).status == 200, "the policy does not arrive")
 
         def told(text: str) -> tuple[bool, bool]:
-            """Whether it is about this request alone, and whether about the jobs of others."""
+            """Send a request; returns two properties of its assertion.
+
+            Whether it is bound to this request alone, and whether it permits jobs of other owners.
+            """
             gateway.reached()
             assert gateway.send("GET", target, token=text).status == 200
             (seen,) = gateway.reached()
@@ -199,14 +207,14 @@ def test_where_owners_matter_the_access_token_tells_rest_and_one_of_another_poli
     eventually(lambda: gateway.send("GET", "/v1/jobs", token=before).status == 200, "the policy before is back")
 
 
-def test_text_of_an_access_token_tells_whether_its_role_tells_all(gateway: Gateway) -> None:
-    """Else Envoy would ask about each, or about none."""
+def test_the_prefix_of_an_access_token_shows_whether_its_role_is_in_the_policy(gateway: Gateway) -> None:
+    """Otherwise Envoy would ask the auth service about every access token, or about none."""
     prefix = role_access_token_prefix(PolicyFile(lambda: policy_file(gateway.home), known).get().digest)
     assert access_token_of(gateway, "viewer")[0].startswith(prefix)
     assert not access_token_of(gateway, "nobody-knows-this-role")[0].startswith(prefix)
 
 
-def test_access_token_without_a_role_that_tells_all_is_asked_about(gateway: Gateway) -> None:
+def test_an_access_token_with_a_role_unknown_to_the_policy_is_decided_by_the_auth_service(gateway: Gateway) -> None:
     text, _ = access_token_of(gateway, "nobody-knows-this-role")
     reply = gateway.send("GET", "/v1/jobs", token=text)
     assert reply.status == 403
@@ -214,7 +222,7 @@ def test_access_token_without_a_role_that_tells_all_is_asked_about(gateway: Gate
     assert gateway.reached() == []
 
 
-def test_expired_access_token_is_told_so_by_status(gateway: Gateway) -> None:
+def test_an_expired_access_token_is_answered_with_401(gateway: Gateway) -> None:
     keys = AccessTokenKeys.of(gateway.home)
     keys.load()
     policy = PolicyFile(lambda: policy_file(gateway.home), known).get()

@@ -1,4 +1,7 @@
-"""Client certificates at the real Envoy: a user's counts, nobody else's does, and nobody can pretend to have one."""
+"""Client certificates at the real Envoy.
+
+Only users' certificates are accepted, and nobody can pretend to have one.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ POLICY = b'version = 1\n[roles.viewer]\nallow = ["jobs.list"]\n[users]\nada = ["
 
 @pytest.fixture
 def with_policy(gateway: Gateway) -> Iterator[Gateway]:
-    """One in which the user ada is a viewer."""
+    """A gateway with a policy in which the user ada is a viewer."""
     path = gateway.home.gateway / "policy.toml"
     path.write_bytes(POLICY)
     path.chmod(0o600)
@@ -46,7 +49,7 @@ def ask(gateway: Gateway, directory: Path, *headers: str) -> Reply:
         return gateway.read(connection)
 
 
-def test_a_users_certificate_is_a_credential(
+def test_a_user_certificate_is_a_credential_and_a_spoofed_header_is_not(
     with_policy: Gateway, edge_authority: EdgeAuthority, tmp_path: Path
 ) -> None:
     pki = edge_authority.certificate_file.parents[2]
@@ -60,7 +63,9 @@ def test_a_users_certificate_is_a_credential(
     assert with_policy.send("GET", "/v1/jobs", ("X-Forwarded-Client-Cert", claim)).status == 401
 
 
-def test_a_certificate_is_revoked_at_once(with_policy: Gateway, edge_authority: EdgeAuthority, tmp_path: Path) -> None:
+def test_a_revoked_user_certificate_is_refused_at_once_on_an_open_connection(
+    with_policy: Gateway, edge_authority: EdgeAuthority, tmp_path: Path
+) -> None:
     pki = edge_authority.certificate_file.parents[2]
     ada = certificate_of(pki, tmp_path / "ada", SpiffeId.process(TRUST_DOMAIN, Role.USER, "ada"))
     context = with_policy.tls()
@@ -78,7 +83,7 @@ def test_a_certificate_is_revoked_at_once(with_policy: Gateway, edge_authority: 
 
 
 @pytest.mark.parametrize("what", ["another authority", "another role", "a server's"])
-def test_other_certificates_get_no_further_than_the_handshake(
+def test_certificates_other_than_those_of_users_are_refused_in_the_handshake(
     gateway: Gateway, edge_authority: EdgeAuthority, tmp_path: Path, what: str
 ) -> None:
     own = edge_authority.certificate_file.parents[2]

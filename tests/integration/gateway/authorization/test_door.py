@@ -1,4 +1,7 @@
-"""Nobody reaches REST without a good token and a permission for exactly this operation (real Envoy, real sockets)."""
+"""Only a request with a valid token and a permission for exactly this operation reaches REST.
+
+The tests use the real Envoy and real sockets.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from sluice.pki.assertions.principal import TokenId
 from tests.integration.gateway.conftest import ROUTES, Gateway, eventually
 
 
-def test_good_token_reaches_rest_as_its_principal(gateway: Gateway) -> None:
+def test_a_request_with_a_valid_token_reaches_rest_as_its_principal(gateway: Gateway) -> None:
     reply = gateway.send("GET", "/v1/jobs?state=RUNNING", token=gateway.token(AccessRole.VIEWER, "ada"))
     assert reply.status == 200
     (seen,) = gateway.reached()
@@ -26,7 +29,7 @@ def test_good_token_reaches_rest_as_its_principal(gateway: Gateway) -> None:
     assert seen.values("x-sluice-request-id") == [reply.headers["x-request-id"]]
 
 
-def test_the_secret_does_not_reach_rest(gateway: Gateway) -> None:
+def test_the_token_and_cookies_do_not_reach_rest(gateway: Gateway) -> None:
     token = gateway.token(AccessRole.VIEWER)
     assert gateway.send("GET", "/v1/jobs", ("Cookie", "session=1"), token=token).status == 200
     (seen,) = gateway.reached()
@@ -137,7 +140,7 @@ def test_unpublished_route_is_refused_to_an_admin_too(gateway: Gateway, method: 
     assert gateway.reached() == []
 
 
-def test_nothing_passes_while_the_auth_service_is_down(gateway: Gateway) -> None:
+def test_every_request_is_503_while_the_auth_service_is_down(gateway: Gateway) -> None:
     token = gateway.token(AccessRole.ADMIN)
     gateway.stop_auth()
     try:
@@ -159,7 +162,9 @@ def test_nothing_passes_while_the_auth_service_is_down(gateway: Gateway) -> None
         pytest.param(None, 0o644, id="readable by others"),
     ],
 )
-def test_nothing_passes_while_the_token_file_is_not_in_order(gateway: Gateway, damage: bytes | None, mode: int) -> None:
+def test_every_request_is_503_while_the_token_file_is_damaged(
+    gateway: Gateway, damage: bytes | None, mode: int
+) -> None:
     token = gateway.token(AccessRole.ADMIN)
     path = token_file(gateway.home)
     whole = path.read_bytes()
@@ -214,7 +219,7 @@ def test_access_log_has_the_request_and_no_query(gateway: Gateway) -> None:
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-def test_sockets_are_their_owners_alone(gateway: Gateway) -> None:
+def test_sockets_are_accessible_only_to_their_owner(gateway: Gateway) -> None:
     for name in ("auth.sock", "envoy-admin.sock", "rest.sock"):
         assert (gateway.home.sockets / name).stat().st_mode & 0o777 == 0o600
     assert gateway.home.sockets.stat().st_mode & 0o777 == 0o700

@@ -1,4 +1,8 @@
-"""The two ways to ask the auth service: the same table over both; and what the gRPC listener refuses by itself."""
+"""The two protocols of the auth service, HTTP and gRPC.
+
+Both give the same answers to the same table of requests. The gRPC listener also refuses some clients
+itself.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +69,7 @@ def generation(tmp_path_factory: pytest.TempPathFactory) -> Generation:
 
 @dataclass
 class House:
-    """An auth service that is asked in both ways."""
+    """A running auth service that tests query over HTTP and gRPC."""
 
     home: Home
     authority: EdgeAuthority
@@ -75,7 +79,7 @@ class House:
     seen: int = 0
 
     def identity(self, spiffe_id: SpiffeId) -> Path:
-        """A directory with an identity of the cluster."""
+        """Return a directory with an internal identity of the cluster."""
         directory = self.directory / spiffe_id.name
         if not directory.exists():
             install(directory, spiffe_id, self.generation, [self.generation])
@@ -103,7 +107,10 @@ class House:
             return told(await ask(at, question(method, target, headers, raw=raw, certificate=certificate)))
 
     def user(self, authority: EdgeAuthority | None = None, name: str = "user") -> tuple[str, str]:
-        """A user's certificate as either Envoy would tell of it: the header, and URL-encoded PEM."""
+        """Issue a user's certificate; returns it in both forms in which an Envoy reports it.
+
+        They are the header (HTTP) and the URL-encoded PEM (gRPC).
+        """
         directory = self.directory / name
         (authority or self.authority).issue(directory, role=Role.USER)
         leaf = TlsIdentity(directory).material.leaf
@@ -111,12 +118,12 @@ class House:
         return xfcc(leaf.fingerprint), quote(pem[0] + pem[1])
 
     def records(self) -> list[dict[str, Any]]:
-        """The decisions in the audit log."""
+        """Return the decisions in the audit log."""
         records = [json.loads(line) for line in audit_file(self.home).read_text().splitlines()]
         return [record for record in records if record["event"] == "decision"]
 
     def decisions(self) -> list[dict[str, Any]]:
-        """Those of this test."""
+        """Return the decisions of this test."""
         return self.records()[self.seen :]
 
 
@@ -161,7 +168,10 @@ def shared(
 
 @pytest.fixture
 def house(shared: House) -> House:
-    """The one of all tests that do not damage it; nothing has been decided yet in this one."""
+    """The auth service that the tests share unless they damage it.
+
+    ``decisions()`` starts empty in each test.
+    """
     shared.seen = len(shared.records())
     return shared
 
@@ -207,7 +217,7 @@ ROWS: Mapping[str, tuple[str, str, Headers, int]] = {
 
 
 @pytest.mark.parametrize("row", ROWS)
-async def test_both_ways_give_the_same_answer(house: House, row: str) -> None:
+async def test_the_http_and_grpc_authorization_listeners_give_the_same_answer(house: House, row: str) -> None:
     method, target, headers, status = ROWS[row]
     token = create_token(house.home, name="ada", role=AccessRole.VIEWER, lifetime=dt.timedelta(hours=1))
     sent = [(name, value.replace(TOKEN, token)) for name, value in (*headers, ("x-request-id", "42"))]
@@ -236,7 +246,7 @@ async def test_both_ways_give_the_same_answer(house: House, row: str) -> None:
     assert len(by_grpc) == 2
 
 
-async def test_client_certificate_counts_in_both_ways(house: House) -> None:
+async def test_a_client_certificate_is_accepted_over_http_and_over_grpc(house: House) -> None:
     header, pem = house.user()
     assert (await house.by_http("GET", "/v1/jobs", (), header)).status == 200
     assert (await house.by_grpc("GET", "/v1/jobs", (), pem)).status == 200
@@ -250,8 +260,10 @@ async def test_client_certificate_counts_in_both_ways(house: House) -> None:
         assert other.status == 403
 
 
-async def test_certificates_that_do_not_count(house: House, foreign_authority: EdgeAuthority, tmp_path: Path) -> None:
-    """Of another authority, of the same name by nobody's authority, of a process, damaged; and a header alone."""
+async def test_untrusted_damaged_and_non_user_certificates_are_not_credentials(
+    house: House, foreign_authority: EdgeAuthority, tmp_path: Path
+) -> None:
+    """Of another authority, self-made, of a process, or damaged; and a header without a certificate."""
     _, foreign = house.user(foreign_authority, "foreign")
     imitated = OutsideAuthority(tmp_path / "outside").imitate(f"spiffe://{TRUST_DOMAIN}/user/envoy")
     process = (house.identity(EDGE) / "chain.pem").read_text()
@@ -288,7 +300,7 @@ async def test_allowed_request_loses_its_credentials(house: House) -> None:
 
 
 @pytest.mark.parametrize("who", [OTHER, JOBMANAGER, SpiffeId.executor(TRUST_DOMAIN, "0" * 32, 1)], ids=str)
-async def test_other_identities_of_the_cluster_are_refused(house: House, who: SpiffeId) -> None:
+async def test_identities_of_the_cluster_that_are_not_named_as_clients_are_refused(house: House, who: SpiffeId) -> None:
     async with channel(house.address, house.identity(who)) as at:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await ask(at, question("GET", "/v1/jobs", []), timeout=SECONDS)
@@ -319,7 +331,7 @@ async def test_strangers_are_refused_in_the_handshake(house: House, tmp_path: Pa
 
 
 def write_anchor(forged: Path, real: Path, directory: Path) -> Path:
-    """The forged leaf, by a client that believes the real server."""
+    """Write an identity with the forged leaf that trusts the real server; returns its directory."""
     target = directory / "forged"
     write_identity(
         target,
@@ -330,7 +342,7 @@ def write_anchor(forged: Path, real: Path, directory: Path) -> Path:
     return target
 
 
-async def test_too_large_a_question_is_refused_and_the_next_one_answered(house: House) -> None:
+async def test_an_oversized_check_request_is_refused_and_the_next_one_is_answered(house: House) -> None:
     async with channel(house.address, house.identity(EDGE)) as at:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await ask(at, question("GET", "/v1/jobs", [("x", "y" * MAX_MESSAGE_BYTES)]))
@@ -338,7 +350,7 @@ async def test_too_large_a_question_is_refused_and_the_next_one_answered(house: 
         assert told(await ask(at, question("GET", "/v1/jobs", []))).status == 401
 
 
-async def test_what_is_no_question_gets_an_error_and_no_decision(house: House) -> None:
+async def test_a_malformed_check_request_gets_an_error_and_no_decision(house: House) -> None:
     both = question("GET", "/v1/jobs", [("a", "b")])
     both.attributes.request.http.header_map.headers.add(key="a", raw_value=b"c")
     async with channel(house.address, house.identity(EDGE)) as at:
@@ -355,7 +367,7 @@ async def test_what_is_no_question_gets_an_error_and_no_decision(house: House) -
     assert house.decisions() == []
 
 
-async def test_what_cannot_be_decided_is_an_error_and_tells_nothing(own_house: House) -> None:
+async def test_a_check_request_that_cannot_be_decided_is_an_error_without_details(own_house: House) -> None:
     house = own_house
     async with channel(house.address, house.identity(EDGE)) as at:
         token = create_token(house.home, name="ada", role=AccessRole.VIEWER, lifetime=dt.timedelta(hours=1))
@@ -366,7 +378,7 @@ async def test_what_cannot_be_decided_is_an_error_and_tells_nothing(own_house: H
     assert refused.value.details() == "cannot decide now"
 
 
-async def test_health_is_served_and_says_when_it_ends(house: House) -> None:
+async def test_the_health_service_reports_serving(house: House) -> None:
     async with channel(house.address, house.identity(EDGE)) as at:
         stub = health_pb2_grpc.HealthStub(at)
         for service in ("", SERVICE):
@@ -374,10 +386,10 @@ async def test_health_is_served_and_says_when_it_ends(house: House) -> None:
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_open_questions_are_answered_when_the_service_ends(
+async def test_open_check_requests_are_still_answered_when_the_service_ends(
     short_home: Home, generation: Generation, tmp_path: Path
 ) -> None:
-    """Health says so first; no new question is taken; the one that is open gets its answer."""
+    """Health first reports NOT_SERVING; no new request is taken; the open one gets its answer."""
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     class Slow(CheckService):
@@ -422,7 +434,7 @@ def test_only_gateways_can_be_named_as_clients(name: str) -> None:
         allowed_clients(ExtAuthzConfig(host="127.0.0.1", clients=(name,)), TRUST_DOMAIN)
 
 
-def test_nobody_named_is_an_error_and_no_table_no_listener() -> None:
+def test_ext_authz_without_clients_is_an_error_and_is_off_by_default() -> None:
     with pytest.raises(ValueError, match="clients"):
         ExtAuthzConfig(host="127.0.0.1", clients=())
     assert GatewayConfig().ext_authz is None

@@ -1,4 +1,4 @@
-"""ext_authz over gRPC with a real Envoy that is configured as its owner would: the guide's configuration."""
+"""ext_authz over gRPC with a real Envoy that its owner has configured as the guide says."""
 
 from __future__ import annotations
 
@@ -81,14 +81,16 @@ def test_allowed_request_reaches_rest_with_an_assertion_and_no_credential(envoy:
         pytest.param("GET", "/v1/%c3%28", 400, id="unsafe path"),
     ],
 )
-def test_refusals_have_the_same_form_as_everywhere(envoy: OwnEnvoy, method: str, target: str, status: int) -> None:
+def test_refusals_are_problem_documents_with_the_right_status(
+    envoy: OwnEnvoy, method: str, target: str, status: int
+) -> None:
     reply = envoy.send(method, target, token=envoy.token(AccessRole.VIEWER), body=b"" if method == "POST" else None)
     assert reply.status == status
     assert reply.problem["detail"]
     assert envoy.reached() == []
 
 
-def test_nobody_is_challenged(envoy: OwnEnvoy) -> None:
+def test_a_request_without_a_valid_token_is_401_with_a_challenge(envoy: OwnEnvoy) -> None:
     reply = envoy.send("GET", "/v1/jobs")
     assert (reply.status, reply.headers["www-authenticate"]) == (401, 'Bearer realm="gateway.test"')
     assert "needs a token" in reply.problem["detail"]
@@ -99,7 +101,7 @@ def test_nobody_is_challenged(envoy: OwnEnvoy) -> None:
     assert envoy.reached() == []
 
 
-def test_browser_is_led_to_the_sign_in_page_which_asks_nobody(envoy: OwnEnvoy) -> None:
+def test_a_browser_is_redirected_to_the_sign_in_page_which_needs_no_credential(envoy: OwnEnvoy) -> None:
     looking = [("Sec-Fetch-Mode", "navigate"), ("Accept", "text/html")]
     reply = envoy.send("GET", "/v1/jobs", *looking)
     assert (reply.status, reply.headers["location"]) == (302, "/auth/login?return_to=%2Fv1%2Fjobs")
@@ -108,7 +110,7 @@ def test_browser_is_led_to_the_sign_in_page_which_asks_nobody(envoy: OwnEnvoy) -
     assert envoy.reached() == []
 
 
-def test_revoked_token_ends_with_the_next_request(envoy: OwnEnvoy) -> None:
+def test_a_revoked_token_is_refused_at_the_next_request(envoy: OwnEnvoy) -> None:
     token = envoy.token(AccessRole.VIEWER, "mallory")
     assert envoy.send("GET", "/v1/jobs", token=token).status == 200
     store = TokenStore(envoy.home)
@@ -117,8 +119,8 @@ def test_revoked_token_ends_with_the_next_request(envoy: OwnEnvoy) -> None:
     assert envoy.send("GET", "/v1/jobs", token=token).status == 401
 
 
-def test_certificate_of_a_user_is_a_credential_and_a_header_is_none(envoy: OwnEnvoy, tmp_path: Path) -> None:
-    """Who it is is known, and has no role in the policy: 403, where nobody gets 401."""
+def test_a_user_certificate_is_a_credential_and_a_forged_header_is_not(envoy: OwnEnvoy, tmp_path: Path) -> None:
+    """The user is known but has no role in the policy: 403; an unknown caller gets 401."""
     envoy.authority.issue(tmp_path / "user", role=Role.USER)
     context = envoy.tls()
     context.load_cert_chain(tmp_path / "user" / "chain.pem", tmp_path / "user" / "key.pem")
@@ -131,7 +133,7 @@ def test_certificate_of_a_user_is_a_credential_and_a_header_is_none(envoy: OwnEn
     assert envoy.send("GET", "/v1/jobs", forged).status == 401
 
 
-def test_certificate_that_a_careless_proxy_takes_is_refused_by_the_auth_service(
+def test_an_untrusted_certificate_accepted_by_a_careless_proxy_is_refused_by_the_auth_service(
     envoy: OwnEnvoy, tmp_path: Path
 ) -> None:
     mallory = OutsideAuthority(tmp_path / "foreign").imitate(str(SpiffeId.process(TRUST_DOMAIN, Role.USER, "ada")))
@@ -149,8 +151,8 @@ def test_certificate_that_a_careless_proxy_takes_is_refused_by_the_auth_service(
     assert envoy.reached() == []
 
 
-def test_raw_headers_are_the_same_question(envoy: OwnEnvoy) -> None:
-    """As Istio and Envoy Gateway can be told to ask: every value of each header apart."""
+def test_raw_headers_give_the_same_decisions(envoy: OwnEnvoy) -> None:
+    """Istio and Envoy Gateway can send every value of each header separately."""
     port = envoy.start_envoy(
         ("failure_mode_allow: false", "failure_mode_allow: false\n                      encode_raw_headers: true")
     )
@@ -163,7 +165,7 @@ def test_raw_headers_are_the_same_question(envoy: OwnEnvoy) -> None:
     assert request.asserted(envoy.home) == ("ada", ("viewer",))
 
 
-def test_operation_and_principal_are_metadata_for_the_proxy(envoy: OwnEnvoy) -> None:
+def test_the_operation_and_principal_are_available_as_metadata_to_the_proxy(envoy: OwnEnvoy) -> None:
     log = envoy.home.root / "metadata.log"
     port = envoy.start_envoy(("stat_prefix: edge\n", f"stat_prefix: edge\n{ACCESS_LOG.replace('LOG', str(log))}"))
     with envoy.through(port):
@@ -172,7 +174,7 @@ def test_operation_and_principal_are_metadata_for_the_proxy(envoy: OwnEnvoy) -> 
     assert log.read_text() == "jobs.list grace\n"
 
 
-def test_auth_service_that_is_away_refuses_everybody_and_comes_back(envoy: OwnEnvoy) -> None:
+def test_every_request_is_refused_while_the_auth_service_is_down_and_served_again_afterwards(envoy: OwnEnvoy) -> None:
     by_default = envoy.start_envoy(("\n                      status_on_error: {code: ServiceUnavailable}", ""))
     token = envoy.token(AccessRole.ADMIN)
     assert envoy.send("GET", "/v1/jobs", token=token).status == 200
@@ -186,7 +188,7 @@ def test_auth_service_that_is_away_refuses_everybody_and_comes_back(envoy: OwnEn
     eventually(lambda: envoy.send("GET", "/v1/jobs", token=token).status == 200, "it does not come back")
 
 
-def test_certificates_change_under_it_and_a_revoked_proxy_is_shut_out(
+def test_the_auth_service_follows_certificate_renewals_and_refuses_a_revoked_proxy(
     edge_authority: EdgeAuthority, background: BackgroundLoop, generation: Generation
 ) -> None:
     directory = Path(tempfile.mkdtemp(prefix="slc"))
@@ -207,7 +209,7 @@ def test_certificates_change_under_it_and_a_revoked_proxy_is_shut_out(
 
 
 def served_serial(gateway: OwnEnvoy) -> int:
-    """The serial number of the certificate that the gRPC listener shows."""
+    """Return the serial number of the gRPC listener's certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.load_cert_chain(gateway.edge_identity / "chain.pem", gateway.edge_identity / "key.pem")

@@ -1,8 +1,9 @@
-"""Puts one certificate after the other in use, killed a step later each time; for test_acme_crash.py.
+"""Kills the ordering of a certificate at one step after the other, and reports what is left.
 
     python acme_crash.py DIRECTORY
 
-The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`). Prints one JSON object per crash.
+The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`). Prints one JSON object
+per crash. Used by test_acme_crash.py.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SERVER = "https://acme.test/dir"
 
 
 def order(store: AcmeStore, issued: Issued) -> None:
-    """All that is written for one order."""
+    """Write everything that one order writes, and put its certificate in use."""
     with store.ordering():
         store.account_key(SERVER)
         store.pending_key("ecdsa-p256")
@@ -33,7 +34,7 @@ def order(store: AcmeStore, issued: Issued) -> None:
 
 
 def crash(directory: Path, fatal: int) -> dict[str, object]:
-    """What is found after the crash, and after the next order."""
+    """Crash an order before its ``fatal``-th step; returns the state then and after the next order."""
     store, now = AcmeStore(Home.at(directory)), dt.datetime.now(dt.UTC)
     authority = PublicAuthority(now - DAY)
     old, new, next_one = (authority.issue(NAME) for _ in range(3))
@@ -62,7 +63,7 @@ def crash(directory: Path, fatal: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Until an order is not killed any more."""
+    """Crash an order at each step, until one is no longer killed."""
     for fatal in itertools.count(1):
         report = crash(Path(sys.argv[1]) / str(fatal), fatal)
         sys.stdout.write(json.dumps(report) + "\n")

@@ -1,4 +1,4 @@
-"""An ACME server that lies as a test wants: behaves well but for the paths that the test takes over."""
+"""An ACME server that behaves well except on the paths for which a test replaces the answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKEN = "t" * 43
 
 @dataclass
 class Answer:
-    """What is sent."""
+    """A response of the server."""
 
     status: int = 200
     body: Any = b""
@@ -34,7 +34,10 @@ class Answer:
 
 @dataclass
 class LyingServer:
-    """Paths and their answers; ``requests`` are those that came, as (method, path, payload)."""
+    """A server with one answer per path.
+
+    ``requests`` contains the requests that it received, as (method, path, payload).
+    """
 
     url: str = ""
     ca_file: Path = Path()
@@ -45,7 +48,7 @@ class LyingServer:
         return [path for _, path, _ in self.requests]
 
     def well_behaved(self) -> None:
-        """The whole protocol, up to an order that is never issued."""
+        """Set the answers of a correct server, for all steps up to an order that is never issued."""
         url = self.url
         at = {"newNonce": "nonce", "newAccount": "account", "newOrder": "order", "revokeCert": "revoke"}
         self.answers = {
@@ -77,14 +80,14 @@ class LyingServer:
 
 
 def problem(code: str, detail: str = "no", status: int = 400, **headers: str) -> Answer:
-    """A refusal."""
+    """Return an ACME error response."""
     body = {"type": f"urn:ietf:params:acme:error:{code}", "detail": detail}
     return Answer(status, body, {"Content-Type": "application/problem+json", **headers})
 
 
 @contextlib.contextmanager
 def lying(directory: Path) -> Iterator[LyingServer]:
-    """One that serves as long as the context lasts."""
+    """Run a lying server within the block."""
     certificate = OutsideAuthority(directory / "https").issue("localhost", "127.0.0.1")
     told = LyingServer(ca_file=certificate / "ca.pem")
     numbers = iter(range(10**6))

@@ -1,4 +1,7 @@
-"""Whatever the instant at which an order is killed, a whole certificate is in use, and the next order succeeds."""
+"""A certificate order that is killed at any moment.
+
+A complete certificate is in use afterwards, and the next order succeeds.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ SCRIPT = Path(__file__).with_name("acme_crash.py")
 
 @pytest.fixture(scope="module")
 def crashes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """One report per step at which an order was killed; the last one was not."""
+    """One report per step at which an order was killed; the last order was not killed."""
     return crash_reports(SCRIPT, tmp_path_factory.mktemp("crash"))
 
 
-def test_the_old_or_the_new_certificate_is_in_use(crashes: list[dict[str, Any]]) -> None:
+def test_the_old_or_the_new_certificate_is_in_use_whenever_an_order_is_killed(crashes: list[dict[str, Any]]) -> None:
     assert [each["killed"] for each in crashes] == [True] * (len(crashes) - 1) + [False]
     assert len(crashes) > 8
     in_use = [each["in_use"] for each in crashes]
@@ -26,12 +29,12 @@ def test_the_old_or_the_new_certificate_is_in_use(crashes: list[dict[str, Any]])
     assert in_use == sorted(in_use, reverse=True)
 
 
-def test_no_key_is_lost_or_open_to_others(crashes: list[dict[str, Any]]) -> None:
+def test_no_key_is_lost_or_readable_by_others_when_an_order_is_killed(crashes: list[dict[str, Any]]) -> None:
     for each in crashes:
         assert each["same_account"], each
         assert each["open_to_others"] == ["0"], each
 
 
-def test_the_next_order_succeeds_and_tidies_up(crashes: list[dict[str, Any]]) -> None:
+def test_the_order_after_a_killed_one_succeeds_and_cleans_up(crashes: list[dict[str, Any]]) -> None:
     for each in crashes:
         assert (each["after"], each["kept"], each["pending"]) == ("next", 2, False), each

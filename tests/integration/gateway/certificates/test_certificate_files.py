@@ -1,4 +1,7 @@
-"""A certificate of another authority at the real Envoy: for the names, replaced under load, never a bad one."""
+"""A certificate from another authority at the real Envoy.
+
+It is served for the configured names, it is replaced under load, and a bad one is never served.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ def directory() -> Iterator[Path]:
 def gateway(
     edge_authority: EdgeAuthority, background: BackgroundLoop, authority: PublicAuthority, directory: Path
 ) -> Iterator[Gateway]:
-    """A gateway with such a certificate."""
+    """A gateway with a certificate from another authority."""
     chain, key = authority.issue(NAME).write(directory / "live")
     write_public(directory / "root.pem", to_pem(authority.root))
     config = GatewayConfig(
@@ -83,7 +86,7 @@ def gateway(
 
 
 def browser(directory: Path) -> ssl.SSLContext:
-    """Trusts the other authority alone."""
+    """Return a client context that trusts only the other authority."""
     context = ssl.create_default_context(cafile=str(directory / "root.pem"))
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -105,7 +108,7 @@ def ask(connection: ssl.SSLSocket, token: str | None = None) -> Reply:
 
 
 def served(gateway: Gateway, directory: Path) -> int:
-    """Serial number of the certificate that a browser gets."""
+    """Return the serial number of the certificate that a browser gets."""
     with connected(gateway, browser(directory)) as connection:
         der = connection.getpeercert(binary_form=True)
     assert der is not None
@@ -116,7 +119,9 @@ def replace(directory: Path, issued: Issued) -> None:
     issued.write(directory / "live")
 
 
-def test_browsers_see_it_and_clients_by_address_the_edge_authoritys(gateway: Gateway, directory: Path) -> None:
+def test_clients_by_name_get_the_configured_certificate_and_clients_by_address_the_edge_one(
+    gateway: Gateway, directory: Path
+) -> None:
     token = gateway.token(AccessRole.VIEWER)
     with connected(gateway, browser(directory)) as connection:
         assert ask(connection, token).status == 200
@@ -131,7 +136,7 @@ def test_browsers_see_it_and_clients_by_address_the_edge_authoritys(gateway: Gat
         pass
 
 
-def test_it_is_replaced_under_load_without_a_failed_request(
+def test_the_configured_certificate_is_replaced_under_load_without_a_failed_request(
     gateway: Gateway, authority: PublicAuthority, directory: Path
 ) -> None:
     token, ended, problems, answered = gateway.token(AccessRole.VIEWER), threading.Event(), list[str](), list[int]()
@@ -166,7 +171,7 @@ def test_it_is_replaced_under_load_without_a_failed_request(
     assert set(answered) == {200}
 
 
-def test_bad_one_is_refused_and_told_and_the_old_one_stays(
+def test_an_invalid_configured_certificate_is_reported_and_the_old_one_stays_in_use(
     gateway: Gateway, authority: PublicAuthority, directory: Path
 ) -> None:
     before = served(gateway, directory)
@@ -192,7 +197,7 @@ def test_bad_one_is_refused_and_told_and_the_old_one_stays(
     eventually(lambda: served(gateway, directory) == issued.leaf.serial_number, "the next one is not served")
 
 
-def test_certificates_of_users_are_still_of_the_edge_authority(
+def test_user_certificates_are_accepted_only_from_the_edge_authority(
     gateway: Gateway, authority: PublicAuthority, directory: Path
 ) -> None:
     policy = gateway.home.gateway / "policy.toml"
@@ -218,7 +223,7 @@ def test_certificates_of_users_are_still_of_the_edge_authority(
         ask(connection)
 
 
-def test_audit_examines_both_certificates_and_finds_nothing(gateway: Gateway) -> None:
+def test_the_audit_examines_the_configured_certificate_and_finds_nothing(gateway: Gateway) -> None:
     edge = Listener(name="edge", kind=Kind.SERVER, channel=Channel.EDGE, host=gateway.host, port=gateway.port)
     assert list(shown_by_name([edge], GatewayConfig())) == []
     config = GatewayConfig(server_names=(NAME,), certificate_file="/chain", key_file="/key")
@@ -230,7 +235,7 @@ def test_audit_examines_both_certificates_and_finds_nothing(gateway: Gateway) ->
     assert {"CRT-01", "CRT-02", "CRT-03", "CRT-04", "CRT-10"} <= passed
 
 
-async def test_gateway_does_not_start_without_a_good_one(
+async def test_the_gateway_does_not_start_with_a_certificate_for_another_name(
     short_home: Home, edge_authority: EdgeAuthority, authority: PublicAuthority, tmp_path: Path
 ) -> None:
     edge_authority.issue(short_home.identity(Role.GATEWAY, EDGE_NAME))

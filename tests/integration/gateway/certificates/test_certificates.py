@@ -1,4 +1,4 @@
-"""The edge certificate changes without a restart and without a mistake on the way."""
+"""The edge certificate is replaced without a restart, and no wrong certificate is ever served."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.gateway.conftest import EdgeAuthority, Gateway, eventuall
 
 
 def served(gateway: Gateway) -> int:
-    """Serial number of the certificate that a new connection gets."""
+    """Return the serial number of the certificate that a new connection gets."""
     with gateway.connect() as connection:
         der = connection.getpeercert(binary_form=True)
     assert der is not None
@@ -68,7 +68,10 @@ def test_certificate_of_another_trust_domain_is_not_served(
 def refused_and_recovered(
     gateway: Gateway, caplog: pytest.LogCaptureFixture, replace_certificate: Callable[[], int]
 ) -> None:
-    """The wrong certificate is refused and the one before served on; a good one after it is taken."""
+    """Check that a wrong certificate is refused and the previous one stays in use.
+
+    A good certificate after it must be accepted.
+    """
     before = served(gateway)
     replace_certificate()
     eventually(lambda: "not of a gateway" in caplog.text, "the wrong certificate is not refused")

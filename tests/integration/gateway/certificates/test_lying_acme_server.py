@@ -1,4 +1,7 @@
-"""An ACME server that answers rubbish, leads elsewhere or wants too much: one error each, in bounded time."""
+"""An ACME server that answers garbage, redirects elsewhere or demands too much.
+
+Each case gives exactly one error, in bounded time.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,9 @@ def ordering(server: LyingServer, store: AcmeStore, **settings: Any) -> Ordering
 
 @pytest.mark.parametrize("answer", RUBBISH)
 @pytest.mark.parametrize("path", ["/dir", "/account", "/order", "/authz/1", "/order/1"])
-def test_rubbish_is_one_error(server: LyingServer, store: AcmeStore, path: str, answer: Answer) -> None:
+def test_a_garbage_answer_is_reported_as_one_short_error(
+    server: LyingServer, store: AcmeStore, path: str, answer: Answer
+) -> None:
     server.answers[path] = answer
     with pytest.raises(AcmeError) as caught:
         ordering(server, store).obtain()
@@ -93,7 +98,7 @@ def test_rubbish_is_one_error(server: LyingServer, store: AcmeStore, path: str, 
         pytest.param({"newNonce": "//evil.example.com/"}, id="no scheme"),
     ],
 )
-def test_directory_that_leads_elsewhere_is_not_followed(
+def test_a_directory_with_a_url_of_another_origin_is_not_followed(
     server: LyingServer, store: AcmeStore, document: dict[str, str]
 ) -> None:
     server.answers["/dir"] = Answer(body={"newAccount": f"{server.url}/account", **document})
@@ -111,7 +116,7 @@ def test_redirects_are_not_followed(server: LyingServer, store: AcmeStore, path:
     assert "/elsewhere" not in server.paths()
 
 
-def test_huge_answer_is_cut_off(server: LyingServer, store: AcmeStore) -> None:
+def test_an_oversized_answer_is_refused(server: LyingServer, store: AcmeStore) -> None:
     server.answers["/dir"] = Answer(body=b" " * (transport.MAX_ANSWER_BYTES + 1))
     with pytest.raises(AcmeError, match="more than 262144 bytes"):
         ordering(server, store).obtain()
@@ -123,7 +128,9 @@ def test_compressed_answer_is_refused(server: LyingServer, store: AcmeStore) -> 
         ordering(server, store).obtain()
 
 
-def test_endless_order_ends(server: LyingServer, store: AcmeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_that_needs_too_many_requests_is_abandoned(
+    server: LyingServer, store: AcmeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transport, "MAX_REQUESTS", 20)
     many = [f"{server.url}/authz/1"] * 1000
     server.answers["/order"] = Answer(
@@ -133,13 +140,13 @@ def test_endless_order_ends(server: LyingServer, store: AcmeStore, monkeypatch: 
         ordering(server, store).obtain()
 
 
-def test_server_that_validates_for_ever_is_left(server: LyingServer, store: AcmeStore) -> None:
+def test_an_order_whose_validation_never_finishes_is_abandoned(server: LyingServer, store: AcmeStore) -> None:
     with pytest.raises(AcmeError, match="did not finish in time"):
         ordering(server, store).obtain()
     assert not store.challenges.path.exists()
 
 
-def test_bad_nonces_for_ever_end(server: LyingServer, store: AcmeStore) -> None:
+def test_an_order_is_abandoned_after_too_many_bad_nonce_errors(server: LyingServer, store: AcmeStore) -> None:
     server.answers["/account"] = problem("badNonce")
     with pytest.raises(AcmeError, match="badNonce"):
         ordering(server, store).obtain()
@@ -147,7 +154,9 @@ def test_bad_nonces_for_ever_end(server: LyingServer, store: AcmeStore) -> None:
 
 
 @pytest.mark.parametrize("name", ["evil.example.com", "*.example.com", "127.0.0.1", ""])
-def test_names_that_were_not_ordered_are_not_vouched_for(server: LyingServer, store: AcmeStore, name: str) -> None:
+def test_a_challenge_for_a_name_that_was_not_ordered_is_not_answered(
+    server: LyingServer, store: AcmeStore, name: str
+) -> None:
     server.answers["/authz/1"] = Answer(body=server.authorization("pending", name))
     with pytest.raises(AcmeError, match=r"not ordered|no ACME"):
         ordering(server, store).obtain()
@@ -155,7 +164,7 @@ def test_names_that_were_not_ordered_are_not_vouched_for(server: LyingServer, st
 
 
 @pytest.mark.parametrize("token", ["../../v1/jobs", "short", "a" * 5000, TOKEN + "\r\nX: y", 7, None])
-def test_tokens_that_are_no_tokens_are_not_published(server: LyingServer, store: AcmeStore, token: object) -> None:
+def test_a_malformed_challenge_token_is_not_published(server: LyingServer, store: AcmeStore, token: object) -> None:
     server.answers["/authz/1"] = Answer(body=server.authorization("pending", token=token))
     with pytest.raises(AcmeError):
         ordering(server, store).obtain()
@@ -163,13 +172,15 @@ def test_tokens_that_are_no_tokens_are_not_published(server: LyingServer, store:
     assert not store.challenges.path.exists()
 
 
-def test_server_without_the_challenge_is_told(server: LyingServer, store: AcmeStore) -> None:
+def test_a_server_that_does_not_offer_the_challenge_is_reported(server: LyingServer, store: AcmeStore) -> None:
     server.answers["/authz/1"] = Answer(body=server.authorization("pending", type="dns-01"))
     with pytest.raises(AcmeError, match=r"offers no tls-alpn-01 for sluice\.example\.com, only dns-01"):
         ordering(server, store).obtain()
 
 
-def test_failed_validation_says_why_and_is_not_continued(server: LyingServer, store: AcmeStore) -> None:
+def test_a_failed_validation_is_reported_with_its_reason_and_its_order_is_dropped(
+    server: LyingServer, store: AcmeStore
+) -> None:
     polls = iter([server.authorization("pending")])
     refused = {"type": "urn:ietf:params:acme:error:dns", "detail": "no such name\nFAKE LOG LINE\x1b[2J"}
     invalid = server.authorization("invalid", error=refused)
@@ -181,7 +192,9 @@ def test_failed_validation_says_why_and_is_not_continued(server: LyingServer, st
     assert store.pending_order(f"{server.url}/dir", (NAME,), "ecdsa-p256") is None
 
 
-def test_rate_limit_is_kept_as_long_as_the_server_says(server: LyingServer, store: AcmeStore, tmp_path: Path) -> None:
+def test_a_rate_limit_is_observed_for_as_long_as_the_server_demands(
+    server: LyingServer, store: AcmeStore, tmp_path: Path
+) -> None:
     server.answers["/order"] = problem("rateLimited", "too many", 429, **{"Retry-After": "86400"})
     before = dt.datetime.now(dt.UTC).timestamp()
     with pytest.raises(AcmeError, match="rateLimited: too many"):
@@ -205,7 +218,7 @@ def test_unknown_account_is_registered_again_with_the_same_key(server: LyingServ
     assert server.paths().count("/account") == 2
 
 
-def test_binding_key_is_never_shown(
+def test_the_external_account_binding_key_is_never_shown(
     server: LyingServer, store: AcmeStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -230,7 +243,7 @@ def test_binding_key_is_never_shown(
         pytest.param(b"x" * 10_000, (0o600, "larger than"), id="large"),
     ],
 )
-def test_unusable_binding_key_is_told_without_its_content(
+def test_an_unusable_external_account_binding_key_is_reported(
     server: LyingServer, store: AcmeStore, tmp_path: Path, content: bytes, mode_and_told: tuple[int, str]
 ) -> None:
     mode, told = mode_and_told
@@ -242,7 +255,7 @@ def test_unusable_binding_key_is_told_without_its_content(
     assert "/account" not in server.paths()
 
 
-def test_server_that_wants_a_binding_is_told(server: LyingServer, store: AcmeStore) -> None:
+def test_a_server_that_demands_an_external_account_binding_is_reported(server: LyingServer, store: AcmeStore) -> None:
     document = server.answers["/dir"]
     assert isinstance(document, Answer)
     document.body["meta"] = {"externalAccountRequired": True}
@@ -286,7 +299,9 @@ def test_certificate_that_fails_the_checks_is_not_used(
     assert store.pending_order(f"{server.url}/dir", (NAME,), "ecdsa-p256") is None
 
 
-def test_server_of_another_authority_is_not_asked(server: LyingServer, store: AcmeStore, tmp_path: Path) -> None:
+def test_a_server_with_a_certificate_of_an_untrusted_authority_is_sent_no_request(
+    server: LyingServer, store: AcmeStore, tmp_path: Path
+) -> None:
     other = PublicAuthority(dt.datetime.now(dt.UTC) - DAY)
     ca_file = tmp_path / "other.pem"
     ca_file.write_bytes(other.issue("x").chain_pem)
@@ -297,7 +312,7 @@ def test_server_of_another_authority_is_not_asked(server: LyingServer, store: Ac
     assert not server.requests
 
 
-def test_environment_neither_adds_authorities_nor_leads_to_a_proxy(
+def test_environment_variables_add_no_authorities_and_no_proxy(
     server: LyingServer, store: AcmeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):

@@ -1,4 +1,4 @@
-"""What a hostile client sends with a perfectly good token: none of it reaches REST in another shape than announced."""
+"""Hostile requests with a valid token: REST receives nothing in a form other than announced."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_client_address_cannot_be_spoofed(gateway: Gateway) -> None:
     assert seen.values("x-forwarded-proto") == ["https"]
 
 
-def test_spoofed_method_does_not_help_past_a_missing_permission(gateway: Gateway) -> None:
+def test_a_method_override_header_does_not_replace_a_missing_permission(gateway: Gateway) -> None:
     token = gateway.token(AccessRole.VIEWER)
     for header in ("X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override"):
         assert gateway.send("PATCH", "/v1/jobs/42", (header, "GET"), token=token).status == 403
@@ -88,7 +88,7 @@ def test_spoofed_method_does_not_help_past_a_missing_permission(gateway: Gateway
         "/v1/jobs/" + "a/" * 600,
     ],
 )
-def test_path_with_two_readings_is_refused(gateway: Gateway, target: str) -> None:
+def test_an_ambiguous_path_is_refused(gateway: Gateway, target: str) -> None:
     reply = gateway.send("GET", target, token=gateway.token(AccessRole.ADMIN))
     assert reply.status in {400, 404}
     assert gateway.reached() == []
@@ -104,14 +104,14 @@ def test_path_with_two_readings_is_refused(gateway: Gateway, target: str) -> Non
         ("/v1/%6aobs", "/v1/jobs"),
     ],
 )
-def test_path_is_normalised_before_it_is_decided_about(gateway: Gateway, target: str, seen_as: str) -> None:
-    """Auth service and REST see the same spelling, so nothing is granted for one path and used for another."""
+def test_a_path_is_normalised_before_it_is_authorized(gateway: Gateway, target: str, seen_as: str) -> None:
+    """Auth service and REST see the same spelling: nothing is allowed for one path and used for another."""
     assert gateway.send("GET", target, token=gateway.token(AccessRole.VIEWER)).status == 200
     (seen,) = gateway.reached()
     assert seen.target == seen_as
 
 
-def test_foreign_host_reaches_nothing(gateway: Gateway) -> None:
+def test_a_request_with_a_foreign_host_header_does_not_reach_rest(gateway: Gateway) -> None:
     """DNS rebinding: a browser sends the attacker's name."""
     token = gateway.token(AccessRole.ADMIN)
     request = f"GET /v1/jobs HTTP/1.1\r\nHost: rebound.example\r\nAuthorization: Bearer {token}\r\n\r\n"
@@ -141,7 +141,7 @@ def test_header_with_an_underscore_is_refused(gateway: Gateway) -> None:
     assert gateway.reached() == []
 
 
-def test_body_that_declares_too_much_is_refused_before_it_is_sent(gateway: Gateway) -> None:
+def test_a_body_with_an_oversized_content_length_is_refused_before_it_is_sent(gateway: Gateway) -> None:
     token = gateway.token(AccessRole.SUBMITTER)
     reply = gateway.send("POST", "/v1/jobs", ("Content-Length", str((64 << 20) + 1)), token=token)
     assert reply.status == 413
@@ -170,8 +170,8 @@ def test_body_of_undeclared_length_is_refused(gateway: Gateway) -> None:
         pytest.param("X: a\x00b\r\n", id="NUL in a value"),
     ],
 )
-def test_request_smuggling_reaches_nothing_hidden(gateway: Gateway, framing: str) -> None:
-    """Two requests in one: a second one for another path must never be seen by REST."""
+def test_a_smuggled_second_request_does_not_reach_rest(gateway: Gateway, framing: str) -> None:
+    """Two requests in one: REST must never see the second one, for another path."""
     token = gateway.token(AccessRole.ADMIN)
     head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n{framing}\r\n"
     smuggled = "0\r\n\r\nPATCH /v1/jobs/42?mode=cancel HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -209,7 +209,7 @@ def test_tls_1_2_is_refused(gateway: Gateway) -> None:
         pass
 
 
-def test_tls_1_3_without_tickets_and_with_the_protocols_offered(gateway: Gateway) -> None:
+def test_tls_1_3_is_negotiated_without_tickets_and_with_the_offered_protocol(gateway: Gateway) -> None:
     for offered, chosen in ((("h2", "http/1.1"), "h2"), (("http/1.1",), "http/1.1")):
         with gateway.connect(gateway.tls(alpn=offered)) as connection:
             assert connection.version() == "TLSv1.3"
@@ -221,7 +221,7 @@ def test_tls_1_3_without_tickets_and_with_the_protocols_offered(gateway: Gateway
         assert session is None or not session.has_ticket
 
 
-def test_large_upload_streams_through_unbuffered(gateway: Gateway) -> None:
+def test_a_large_upload_is_streamed_to_rest_unbuffered(gateway: Gateway) -> None:
     """REST has the first part of the body before the client has sent the second."""
     token, size, first = gateway.token(AccessRole.SUBMITTER), 48 << 20, 24 << 20
     head = (

@@ -1,6 +1,7 @@
-"""The table of hostile requests: each is sent to the real Envoy, each is refused, none reaches REST.
+"""The table of hostile requests: the real Envoy refuses each of them, and none reaches REST.
 
-The upstream counts. What Envoy answers is a problem document that tells nothing of what is behind it.
+The tests check what reached the upstream. Envoy answers with a problem document that discloses nothing
+about what is behind it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ LEAKS = (b"envoy", b"rbac", b"jwt", b"jwks", b"upstream", b"python", b"aiohttp",
 
 
 def refused(gateway: Gateway, request: bytes, statuses: Sequence[int]) -> None:
-    """Send exactly these bytes: one of ``statuses`` (0: closed without an answer), and nothing for REST."""
+    """Send exactly these bytes; check the status and that nothing reached REST.
+
+    The status must be one of ``statuses``; 0 means that the connection was closed without an answer.
+    """
     try:
         reply = gateway.raw(request)
     except (http.client.HTTPException, ConnectionError):
@@ -46,7 +50,7 @@ def refused(gateway: Gateway, request: bytes, statuses: Sequence[int]) -> None:
 
 
 def tells_nothing(reply: Reply) -> None:
-    """A refusal of one form, whoever it comes from."""
+    """Check that a refusal discloses nothing and has the same form whichever component sent it."""
     assert reply.status >= 400
     assert reply.problem.keys() <= {"type", "title", "status", "detail"}
     assert not [word for word in LEAKS if word in reply.body.lower()]
@@ -65,7 +69,7 @@ Claims = dict[str, Any]
 
 
 def good(gateway: Gateway, role: str = "admin") -> tuple[Claims, dict[str, Any], AccessTokenKeys]:
-    """Claims and header of an access token that would be let in, and the keys."""
+    """Return the claims and header of a valid access token, and the signing keys."""
     text, _ = access_token_of(gateway, role)
     keys = AccessTokenKeys.of(gateway.home)
     keys.load()
@@ -73,7 +77,7 @@ def good(gateway: Gateway, role: str = "admin") -> tuple[Claims, dict[str, Any],
 
 
 def signed(gateway: Gateway, change: Callable[[Claims], Claims]) -> str:
-    """Rightly signed, with other claims."""
+    """Return an access token with changed claims and a valid signature."""
     claims, header, keys = good(gateway)
     return jwt.encode(change(claims), keys.signing(time.time()).private, algorithm="ES256", headers=header)
 
@@ -88,7 +92,7 @@ def unsigned(gateway: Gateway, algorithm: str) -> str:
 
 
 def with_public_key_as_secret(gateway: Gateway, form: str) -> str:
-    """Key confusion: HMAC keyed with what everybody may know."""
+    """Return a token for a key confusion attack: its HMAC key is the public key."""
     claims, header, keys = good(gateway)
     public = keys.signing(time.time()).private.public_key()
     secret = {
@@ -117,7 +121,7 @@ def by_rsa(gateway: Gateway) -> str:
 
 
 def tampered(gateway: Gateway) -> str:
-    """A viewer who writes another role into the access token."""
+    """Return the access token of a viewer with the role changed to admin and the old signature."""
     text, _ = access_token_of(gateway, "viewer")
     first, payload, signature = text.split(".")
     claims = json.loads(base64.urlsafe_b64decode(payload + "=="))
@@ -177,19 +181,19 @@ CREDENTIALS: dict[str, Callable[[Gateway], str]] = {
 
 
 @pytest.mark.parametrize("name", CREDENTIALS)
-def test_no_credential_but_a_good_one_lets_anybody_in(gateway: Gateway, name: str) -> None:
+def test_a_missing_or_invalid_credential_is_refused(gateway: Gateway, name: str) -> None:
     line = CREDENTIALS[name](gateway)
     refused(gateway, head("GET", "/v1/jobs", *([line] if line else [])), [400, 401, 403])
 
 
-def test_token_in_the_address_is_no_credential(gateway: Gateway) -> None:
+def test_an_access_token_in_the_query_string_is_not_a_credential(gateway: Gateway) -> None:
     text, _ = access_token_of(gateway, "admin")
     refused(gateway, head("GET", f"/v1/jobs?access_token={text}"), [400, 401])
 
 
 @pytest.mark.parametrize("csrf", ["", "X-Sluice-Csrf: ", "X-Sluice-Csrf: guessed", "Origin: https://localhost"])
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-def test_stolen_cookie_changes_nothing_without_its_csrf_token(gateway: Gateway, method: str, csrf: str) -> None:
+def test_a_stolen_cookie_without_its_csrf_token_can_change_nothing(gateway: Gateway, method: str, csrf: str) -> None:
     text, _ = access_token_of(gateway, "admin")
     target = "/v1/jobs" if method == "POST" else "/v1/jobs/42?mode=cancel"
     lines = [f"Cookie: __Host-sluice-pass={text}", "Content-Length: 0", *([csrf] if csrf else [])]
@@ -210,7 +214,9 @@ def test_stolen_cookie_changes_nothing_without_its_csrf_token(gateway: Gateway, 
         "X-Sluice-Decision: allow",
     ],
 )
-def test_viewer_gains_nothing_by_headers(gateway: Gateway, method: str, target: str, spoofed: str) -> None:
+def test_a_viewer_gains_no_permission_by_spoofed_headers(
+    gateway: Gateway, method: str, target: str, spoofed: str
+) -> None:
     text, _ = access_token_of(gateway, "viewer")
     lines = [f"Authorization: Bearer {text}", "Content-Length: 0", spoofed]
     refused(gateway, head(method, target, *lines), [401, 403, 404])
@@ -252,7 +258,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize("target", PATHS)
-def test_path_with_two_readings_does_not_pass_even_with_an_access_token(gateway: Gateway, target: str) -> None:
+def test_an_ambiguous_path_is_refused_even_with_an_access_token(gateway: Gateway, target: str) -> None:
     text, _ = access_token_of(gateway, "admin")
     refused(gateway, head("GET", target, f"Authorization: Bearer {text}"), [400, 403, 404])
 
@@ -269,7 +275,7 @@ def test_path_with_two_readings_does_not_pass_even_with_an_access_token(gateway:
         pytest.param(["X-" + "n" * 40_000 + ": a"], id="a name of 40 kB"),
     ],
 )
-def test_oversized_does_not_pass_even_with_an_access_token(gateway: Gateway, lines: list[str]) -> None:
+def test_an_oversized_request_is_refused_even_with_an_access_token(gateway: Gateway, lines: list[str]) -> None:
     text, _ = access_token_of(gateway, "admin")
     refused(gateway, head("POST", "/v1/jobs", f"Authorization: Bearer {text}", *lines), [0, 400, 413, 431])
 
@@ -292,7 +298,7 @@ def test_method_that_no_route_has_is_refused(gateway: Gateway, method: str) -> N
         pytest.param("Host: \r\n", id="empty"),
     ],
 )
-def test_host_that_is_not_ours_reaches_nothing(gateway: Gateway, hosts: str) -> None:
+def test_a_request_with_a_foreign_host_header_is_refused(gateway: Gateway, hosts: str) -> None:
     text, _ = access_token_of(gateway, "admin")
     request = f"GET /v1/jobs HTTP/1.1\r\n{hosts}Authorization: Bearer {text}\r\n\r\n"
     refused(gateway, request.encode(), [400, 403, 404])
@@ -338,8 +344,8 @@ FRAMINGS = {
 
 
 @pytest.mark.parametrize("name", FRAMINGS)
-def test_no_second_request_hides_in_a_first(gateway: Gateway, name: str) -> None:
-    """Whoever sends two in one gets an error for the first, and the connection ends before the second."""
+def test_a_request_that_hides_a_second_request_is_refused(gateway: Gateway, name: str) -> None:
+    """The first request gets an error, and the connection ends before the second one is read."""
     text, _ = access_token_of(gateway, "admin")
     opening = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {text}\r\n"
     refused(gateway, (opening + FRAMINGS[name]).encode("latin-1"), [0, 400, 411, 501])
@@ -349,7 +355,7 @@ def test_no_second_request_hides_in_a_first(gateway: Gateway, name: str) -> None
     "line",
     ["GET /v1/jobs", "GET /v1/jobs HTTP/0.9", "GET /v1/jobs HTTP/1.2.3", "\x16\x03\x01"],
 )
-def test_request_line_of_another_form_is_refused(gateway: Gateway, line: str) -> None:
+def test_a_malformed_request_line_is_refused(gateway: Gateway, line: str) -> None:
     text, _ = access_token_of(gateway, "admin")
     request = f"{line}\r\nHost: localhost\r\nAuthorization: Bearer {text}\r\n\r\n"
     refused(gateway, request.encode("latin-1"), [0, 400, 426])
@@ -364,8 +370,10 @@ ONE_READING = {
 
 
 @pytest.mark.parametrize("name", ONE_READING)
-def test_what_is_read_leniently_arrives_in_one_reading(gateway: Gateway, name: str) -> None:
-    """Servers may accept these (RFC 9112 sections 3 and 5.2, RFC 9110 section 7.8); nothing of it goes on."""
+def test_a_request_that_is_parsed_leniently_reaches_rest_in_one_unambiguous_form(gateway: Gateway, name: str) -> None:
+    """Servers may accept these (RFC 9112 sections 3 and 5.2, RFC 9110 section 7.8); none of their ambiguity reaches
+    REST.
+    """
     text, _ = access_token_of(gateway, "admin")
     request = ONE_READING[name].replace("@", f"Host: localhost\r\nAuthorization: Bearer {text}\r\n")
     assert gateway.raw(request.encode()).status == 200
@@ -427,7 +435,7 @@ H2: dict[str, Callable[[str], Fields]] = {
 
 
 def h2_status(gateway: Gateway, fields: Fields) -> int:
-    """The status of one request in HTTP/2, sent without any check on this side; 0 when it is reset or cut off."""
+    """Send one HTTP/2 request without client-side checks; return its status, or 0 if reset or cut off."""
     config = h2.config.H2Configuration(
         client_side=True,
         header_encoding="latin-1",
@@ -458,9 +466,10 @@ def _received(connection: socket.socket) -> bytes:
 
 @pytest.fixture(scope="module")
 def h2_answers(running_gateway: Gateway) -> tuple[dict[str, int], list[Recorded]]:
-    """The status of each trick, and what reached REST of all of them.
+    """The status of each HTTP/2 trick, and the requests that reached REST.
 
-    All at once: Envoy keeps a connection with a protocol error for a second before it closes it.
+    All requests are sent at once: Envoy keeps a connection with a protocol error for a second before it
+    closes it.
     """
     running_gateway.reached()
     text, _ = access_token_of(running_gateway, "admin")
@@ -470,16 +479,16 @@ def h2_answers(running_gateway: Gateway) -> tuple[dict[str, int], list[Recorded]
 
 
 @pytest.mark.parametrize("name", H2)
-def test_http2_trick_is_refused(h2_answers: tuple[dict[str, int], list[Recorded]], name: str) -> None:
+def test_a_hostile_http2_request_is_refused(h2_answers: tuple[dict[str, int], list[Recorded]], name: str) -> None:
     assert h2_answers[0][name] in {0, 400, 401, 403, 404, 411, 431}
 
 
-def test_no_http2_trick_reaches_rest(h2_answers: tuple[dict[str, int], list[Recorded]]) -> None:
+def test_no_hostile_http2_request_reaches_rest(h2_answers: tuple[dict[str, int], list[Recorded]]) -> None:
     assert h2_answers[1] == []
 
 
-def test_http2_without_tricks_is_served(gateway: Gateway) -> None:
-    """The same client, so that the table does not pass because nothing does."""
+def test_an_ordinary_http2_request_is_served(gateway: Gateway) -> None:
+    """The same client is served an ordinary request, so the table does not pass because everything fails."""
     text, _ = access_token_of(gateway, "admin")
     assert h2_status(gateway, usual(text)) == 200
     assert len(gateway.reached()) == 1
@@ -489,7 +498,7 @@ def test_http2_without_tricks_is_served(gateway: Gateway) -> None:
 
 
 def _arrived(connection: ssl.SSLSocket) -> bytes | None:
-    """What has come within the connection's time limit: nothing (None), its end (b""), or bytes."""
+    """Return what arrived within the connection's time limit: None for nothing, b"" for its end, or bytes."""
     try:
         return connection.recv(4096)
     except TimeoutError:
@@ -498,7 +507,7 @@ def _arrived(connection: ssl.SSLSocket) -> bytes | None:
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
 def test_client_that_does_not_finish_its_headers_is_cut_off(gateway: Gateway, sent: bytes) -> None:
-    """Slow loris: one byte now and then keeps no connection."""
+    """Slow loris: sending one byte now and then does not keep a connection open."""
     with gateway.connect() as connection:
         connection.sendall(sent)
         connection.settimeout(0.1)
@@ -524,8 +533,8 @@ def test_client_that_does_not_finish_its_handshake_is_cut_off(gateway: Gateway) 
         assert plain.recv(4096) == b""
 
 
-def test_opaque_token_never_reaches_rest(gateway: Gateway) -> None:
-    """Also not in the header in which REST gets what was let in."""
+def test_an_api_token_never_reaches_rest(gateway: Gateway) -> None:
+    """Not even in the header in which REST gets the assertion."""
     token = gateway.token(AccessRole.VIEWER)
     assert gateway.send("GET", "/v1/jobs", token=token).status == 200
     (seen,) = gateway.reached()

@@ -1,4 +1,4 @@
-"""Whoever answers in REST's place without being a JobManager gets no request from Envoy, not one byte of it."""
+"""Envoy sends no byte of a request to a server in REST's place that is not a JobManager."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LENIENT = frozenset({Hostile.NO_EKU, Hostile.TWO_SPIFFE_IDS, Hostile.AUTHORITY_A
 
 
 class Impostor:
-    """Listens where REST should be, with whatever certificate a test gives it."""
+    """A server in REST's place, with whatever certificate a test gives it."""
 
     def __init__(self) -> None:
         self.address: tuple[str, int] | None = None
@@ -81,7 +81,10 @@ def gateway_to_impostor(
 
 
 def reached(gateway: NetworkGateway, impostor: Impostor, context: ssl.SSLContext | None) -> bytes:
-    """What of a request arrives at a server with this context; Envoy has tried at least once."""
+    """Return the part of a request that reaches a server with ``context``.
+
+    Checks that Envoy has tried to connect at least once.
+    """
     impostor.context, impostor.received, before = context, b"", impostor.attempts
     reply = gateway.send("GET", "/v1/jobs", token=gateway.token(AccessRole.VIEWER))
     assert impostor.attempts > before
@@ -95,12 +98,12 @@ def honest(directory: Path) -> ssl.SSLContext:
 
 
 def test_jobmanager_gets_the_request(gateway_to_impostor: tuple[NetworkGateway, Impostor], forger: TestPki) -> None:
-    """The others fail for their certificates and for nothing else."""
+    """This shows that the servers of the other tests fail only because of their certificates."""
     assert reached(*gateway_to_impostor, honest(forger.directory(JOBMANAGER))).startswith(b"GET /v1/jobs ")
 
 
 @pytest.mark.parametrize("case", [case for case in HOSTILE_SERVERS if case not in LENIENT])
-def test_forged_jobmanager_gets_nothing(
+def test_a_server_with_a_forged_jobmanager_certificate_gets_no_request(
     gateway_to_impostor: tuple[NetworkGateway, Impostor], forger: TestPki, case: Hostile
 ) -> None:
     context = forger.hostile(case, pretending=JOBMANAGER).server_context(alpn=["http/1.1"])
@@ -108,14 +111,16 @@ def test_forged_jobmanager_gets_nothing(
 
 
 @pytest.mark.parametrize("role", sorted(NAMED_ROLES - {Role.JOBMANAGER}))
-def test_other_role_gets_nothing(
+def test_a_server_of_another_role_gets_no_request(
     gateway_to_impostor: tuple[NetworkGateway, Impostor], forger: TestPki, role: Role
 ) -> None:
     directory = forger.directory(SpiffeId.process(TRUST_DOMAIN, role, JOBMANAGER.name))
     assert reached(*gateway_to_impostor, honest(directory)) == b""
 
 
-def test_older_tls_gets_nothing(gateway_to_impostor: tuple[NetworkGateway, Impostor], forger: TestPki) -> None:
+def test_a_server_with_an_older_tls_version_gets_no_request(
+    gateway_to_impostor: tuple[NetworkGateway, Impostor], forger: TestPki
+) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     directory = forger.directory(JOBMANAGER)
@@ -123,11 +128,13 @@ def test_older_tls_gets_nothing(gateway_to_impostor: tuple[NetworkGateway, Impos
     assert reached(*gateway_to_impostor, context) == b""
 
 
-def test_plaintext_gets_nothing(gateway_to_impostor: tuple[NetworkGateway, Impostor]) -> None:
+def test_a_plaintext_server_gets_no_request(gateway_to_impostor: tuple[NetworkGateway, Impostor]) -> None:
     assert reached(*gateway_to_impostor, None) == b""
 
 
-def test_revoked_jobmanager_gets_nothing(gateway_to_impostor: tuple[NetworkGateway, Impostor], forger: TestPki) -> None:
+def test_a_revoked_jobmanager_gets_no_request(
+    gateway_to_impostor: tuple[NetworkGateway, Impostor], forger: TestPki
+) -> None:
     gateway, impostor = gateway_to_impostor
     context = honest(directory := forger.directory(JOBMANAGER))
     assert reached(gateway, impostor, context) != b""

@@ -1,4 +1,4 @@
-"""The auth service on a socket, a provider beside it, and browsers that keep cookies."""
+"""The auth service on a socket, an identity provider, and browsers that keep cookies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ staff = ["submitter"]
 
 @dataclass
 class Reply:
-    """One answer."""
+    """One HTTP response."""
 
     status: int
     headers: Any
@@ -64,7 +64,7 @@ class Reply:
 
 @dataclass
 class Browser:
-    """Keeps cookies as a browser of one person does; follows nothing by itself."""
+    """Keeps cookies as one person's browser does; does not follow redirects by itself."""
 
     base: str
     session: aiohttp.ClientSession
@@ -90,13 +90,13 @@ class Browser:
             return Reply(got.status, got.headers, await got.text())
 
     async def sign_in(self, return_to: str = "/") -> Reply:
-        """The whole code flow, up to the answer to the callback."""
+        """Run the whole authorization code flow, and return the reply to the callback."""
         away = await self.get(f"/auth/login?with=provider&return_to={return_to}")
         assert away.status == 303, away.text
         return await self.get((await self.outside(away.location)).location.removeprefix(ORIGIN))
 
     async def outside(self, url: str) -> Reply:
-        """Ask somebody else, who gets none of our cookies."""
+        """Send a GET request to another server, without our cookies."""
         async with self.session.get(url, allow_redirects=False, ssl=False) as got:
             return Reply(got.status, got.headers, await got.text())
 
@@ -130,7 +130,7 @@ class House:
         return Browser(self.base, self.client)
 
     async def check(self, method: str = "GET", target: str = "/v1/jobs", **headers: str) -> Reply:
-        """A question as Envoy asks it."""
+        """Send an authorization check as Envoy sends it."""
         return await Browser(self.base, self.client)._ask(method, target, headers, None)
 
     async def bearer(self, credential: str, method: str = "GET") -> int:

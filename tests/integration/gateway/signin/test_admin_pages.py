@@ -69,7 +69,7 @@ async def signed_in(house: House, role: str, name: str = "ada") -> Browser:
     return browser
 
 
-async def test_whoever_has_not_signed_in_is_led_there_and_back(local: House) -> None:
+async def test_a_browser_that_is_not_signed_in_is_redirected_to_sign_in_with_a_return_address(local: House) -> None:
     for page in PAGES:
         reply = await local.browser().get(page)
         assert (reply.status, reply.location) == (303, f"/auth/login?return_to={page.replace('/', '%2F')}")
@@ -77,7 +77,7 @@ async def test_whoever_has_not_signed_in_is_led_there_and_back(local: House) -> 
         assert (await local.browser().post(act, {"id": "x"})).status == 401
 
 
-async def test_each_page_is_for_those_whom_the_policy_lets(local: House) -> None:
+async def test_each_admin_page_and_action_is_limited_to_the_roles_in_the_policy(local: House) -> None:
     allowed = {
         "viewer": (403, 403, 403),
         "auditor": (403, 200, 403),
@@ -111,7 +111,7 @@ async def test_nothing_changes_without_the_csrf_token_or_from_another_site(local
     assert TokenStore(local.home).read().find(record.id).revoked_at is None
 
 
-async def test_revoking_a_token_is_on_record_and_ends_what_was_begun_with_it(local: House) -> None:
+async def test_revoking_a_token_is_recorded_and_ends_the_sessions_begun_with_it(local: House) -> None:
     admin = await signed_in(local, "admin")
     record, token = TokenStore(local.home).create("eve", "viewer", HOUR)
     eve = local.browser()
@@ -128,7 +128,7 @@ async def test_revoking_a_token_is_on_record_and_ends_what_was_begun_with_it(loc
     assert re.search(rf'id="token-{record.id}">.*?badge bad">revoked', shown, re.DOTALL)
 
 
-async def test_ending_a_session(local: House) -> None:
+async def test_an_admin_can_end_the_session_of_another_user(local: House) -> None:
     admin, eve = await signed_in(local, "admin"), await signed_in(local, "viewer", "eve")
     (identifier,) = [each.id for each in local.service.checks.authenticator.sessions.records if each.name == "eve"]
     reply = await admin.post("/auth/ui/sessions/revoke", {"id": identifier, "csrf": admin.cookies[CSRF_COOKIE]})
@@ -139,7 +139,7 @@ async def test_ending_a_session(local: House) -> None:
     assert (revoked.id, revoked.by) == (identifier, "ada")
 
 
-async def test_the_log_is_searched_and_nothing_in_it_becomes_markup(local: House) -> None:
+async def test_the_audit_log_page_searches_records_and_escapes_their_content(local: House) -> None:
     admin = await signed_in(local, "admin")
     await local.browser().get("/v1/<script>alert(1)</script>")
     found = (await admin.get("/auth/ui/audit-log")).text
@@ -152,7 +152,7 @@ async def test_the_log_is_searched_and_nothing_in_it_becomes_markup(local: House
     assert mine.count("badge ok") == mine.count('<td class="name">ada</td>') > 0
 
 
-async def test_the_chain_is_verified_and_damage_is_told(local: House) -> None:
+async def test_the_audit_log_page_verifies_the_chain_and_reports_damage(local: House) -> None:
     admin = await signed_in(local, "admin")
     csrf = {"csrf": admin.cookies[CSRF_COOKIE]}
     good = (await admin.post("/auth/ui/audit-log/verify", csrf)).text
@@ -164,7 +164,7 @@ async def test_the_chain_is_verified_and_damage_is_told(local: House) -> None:
     assert "Verification failed" in bad
 
 
-async def test_certificates_by_expiry(local: House) -> None:
+async def test_the_pki_page_shows_certificates_and_commands_and_reports_damaged_files(local: House) -> None:
     admin = await signed_in(local, "admin")
     assert "The authorities are on another machine." in (await admin.get("/auth/ui/pki")).text
     issuer = LocalIssuer(local.home.pki, PkiConfig(trust_domain="signin.test"))
@@ -187,7 +187,7 @@ async def test_certificates_by_expiry(local: House) -> None:
     assert serial == f"{leaf.serial_number:x}", "the other one's certificate is damaged"
 
 
-async def test_a_certificate_is_revoked_where_the_key_is(local: House) -> None:
+async def test_a_certificate_is_revoked_from_the_page_only_while_the_online_ca_runs(local: House) -> None:
     admin, config = await signed_in(local, "admin"), PkiConfig(trust_domain="signin.test")
     issuer = LocalIssuer(local.home, config)
     issuer.ensure_authorities()
@@ -226,7 +226,7 @@ async def test_a_certificate_is_revoked_where_the_key_is(local: House) -> None:
     assert (entry.serial, entry.reason) == (serial, Reason.KEY_COMPROMISE)
 
 
-async def test_a_users_certificate_ends_at_the_gateway_too(local: House, tmp_path: Path) -> None:
+async def test_revoking_a_user_certificate_revokes_it_at_the_gateway_too(local: House, tmp_path: Path) -> None:
     admin, config = await signed_in(local, "admin"), PkiConfig(trust_domain="signin.test")
     issuer = LocalIssuer(local.home, config)
     issuer.ensure_authorities()

@@ -1,4 +1,4 @@
-"""Bearers and certificates at the auth service: what is accepted, what is not, what it is exchanged for."""
+"""Bearer tokens and certificates at the auth service: which it accepts and what it exchanges for them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def exchanged(house: House, **headers: str) -> dict[str, Any]:
     return document
 
 
-async def test_every_kind_of_credential_is_exchanged_for_an_access_token_that_works(house: House) -> None:
+async def test_every_kind_of_credential_can_be_exchanged_for_a_working_access_token(house: House) -> None:
     identifier, text = token(house)
     kinds = {
         "token": ({"authorization": f"Bearer {text}"}, "ada", identifier),
@@ -65,7 +65,7 @@ async def test_every_kind_of_credential_is_exchanged_for_an_access_token_that_wo
         assert await house.bearer(document["pass"]) == 200
 
 
-async def test_revoking_ends_the_credential_and_its_access_tokens_alike(house: House) -> None:
+async def test_a_revocation_ends_both_the_credential_and_its_access_tokens(house: House) -> None:
     identifier, text = token(house)
     got = (await exchanged(house, authorization=f"Bearer {text}"))["pass"]
     assert await house.bearer(got) == await house.bearer(text) == 200
@@ -93,7 +93,7 @@ async def test_an_access_token_is_not_exchanged_for_another(house: House) -> Non
     assert reply.status == 403
 
 
-async def test_scopes_narrow_a_token_and_what_it_is_exchanged_for(house: House) -> None:
+async def test_scopes_limit_a_token_and_the_access_token_it_is_exchanged_for(house: House) -> None:
     _, text = token(house, "submitter", scopes=("jobs.list",))
     got = (await exchanged(house, authorization=f"Bearer {text}"))["pass"]
     assert "role" not in jwt.decode(got, options={"verify_signature": False})
@@ -102,7 +102,7 @@ async def test_scopes_narrow_a_token_and_what_it_is_exchanged_for(house: House) 
         assert await house.bearer(credential, "POST") == 403
 
 
-async def test_the_last_use_of_a_token_is_known(house: House) -> None:
+async def test_the_last_use_of_a_token_is_recorded(house: House) -> None:
     used, text = token(house)
     unused, _ = token(house)
     assert await house.bearer(text) == 200
@@ -112,14 +112,14 @@ async def test_the_last_use_of_a_token_is_known(house: House) -> None:
     assert unused != used
 
 
-async def test_a_bearer_that_is_wrong_is_not_made_up_for(house: House) -> None:
+async def test_an_invalid_bearer_token_is_refused_despite_a_valid_cookie_or_certificate(house: House) -> None:
     browser = house.browser()
     await browser.sign_in()
     assert (await browser.get("/v1/jobs", authorization="Bearer x")).status == 401
     assert (await house.check(authorization="Bearer x", x_forwarded_client_cert=certified("cert-user"))).status == 401
 
 
-async def test_an_expired_cookie_does_not_shut_a_certificate_out(house: House) -> None:
+async def test_a_client_certificate_is_accepted_despite_an_invalid_cookie(house: House) -> None:
     shown = {"x_forwarded_client_cert": certified("cert-user"), "cookie": f"{ACCESS_TOKEN_COOKIE}=a.b.c"}
     assert (await house.check(**shown)).status == 200
 
@@ -140,7 +140,7 @@ async def test_an_expired_cookie_does_not_shut_a_certificate_out(house: House) -
         pytest.param("", id="empty"),
     ],
 )
-async def test_other_certificates_are_nobody(house: House, value: str) -> None:
+async def test_a_client_certificate_header_without_one_valid_user_is_401(house: House, value: str) -> None:
     assert (await house.check(x_forwarded_client_cert=value)).status == 401
 
 
@@ -196,7 +196,7 @@ def _hostile(provider: IdentityProvider) -> dict[str, str]:
     }
 
 
-async def test_no_hostile_jwt_is_believed(house: House) -> None:
+async def test_no_forged_or_invalid_jwt_is_accepted(house: House) -> None:
     assert await house.bearer(bearer(house.provider)) == 200
     accepted = {
         what: status for what, text in _hostile(house.provider).items() if (status := await house.bearer(text)) != 401
@@ -204,12 +204,12 @@ async def test_no_hostile_jwt_is_believed(house: House) -> None:
     assert accepted == {}
 
 
-async def test_an_issuers_prefix_keeps_its_names_apart(house: House) -> None:
+async def test_the_prefix_of_an_issuer_is_prepended_to_the_names_in_its_tokens(house: House) -> None:
     reply = await house.browser().get("/auth/whoami", authorization=f"Bearer {bearer(house.provider, groups=['x'])}")
     assert (reply.json["name"], reply.json["groups"], reply.json["roles"]) == ("ci-robot", ["x"], [])
 
 
-async def test_an_issuer_that_rotates_is_followed_and_invented_keys_do_not_make_us_ask_for_ever(house: House) -> None:
+async def test_a_key_rotation_of_an_issuer_is_followed_and_unknown_keys_cause_no_repeated_fetches(house: House) -> None:
     assert await house.bearer(bearer(house.provider)) == 200
     _, cache = house.service.checks.authenticator.issuers[house.provider.issuer]
     moved = [0.0]
@@ -250,7 +250,9 @@ async def _secret_keys(_: web.BaseRequest) -> web.Response:
 @pytest.mark.parametrize(
     "answer", [_huge, _elsewhere, _inflated, _nonsense, _secret_keys], ids=lambda each: each.__name__
 )
-async def test_keys_that_come_oddly_open_nothing(start: Start, provider: IdentityProvider, answer: Any) -> None:
+async def test_a_jwt_is_refused_when_the_issuer_serves_unusable_keys(
+    start: Start, provider: IdentityProvider, answer: Any
+) -> None:
     provider.answers["/jwks"] = answer
     house = await start()
     assert await house.bearer(bearer(provider)) in {401, 500}
@@ -258,7 +260,7 @@ async def test_keys_that_come_oddly_open_nothing(start: Start, provider: Identit
     assert await house.bearer(token(house)[1]) == 200
 
 
-async def test_an_issuer_that_is_slow_stops_nobody_else(start: Start, provider: IdentityProvider) -> None:
+async def test_a_slow_issuer_does_not_delay_other_requests(start: Start, provider: IdentityProvider) -> None:
     waiting = asyncio.Event()
 
     async def slow(_: web.BaseRequest) -> web.Response:
@@ -274,7 +276,7 @@ async def test_an_issuer_that_is_slow_stops_nobody_else(start: Start, provider: 
     assert await asking == 200
 
 
-async def test_forms_are_bounded_and_plain(house: House) -> None:
+async def test_oversized_and_malformed_requests_to_the_auth_service_are_refused(house: House) -> None:
     browser = house.browser()
     assert (await browser.post("/auth/exchange", {"x": "y" * 20_000})).status == 413
     assert (await browser.get("/auth/login?a=1&a=2")).status == 400
@@ -282,7 +284,7 @@ async def test_forms_are_bounded_and_plain(house: House) -> None:
     assert (await browser.get("/auth/exchange")).status == 404
 
 
-async def test_public_keys_are_served(house: House) -> None:
+async def test_the_jwks_endpoint_serves_only_public_keys(house: House) -> None:
     keys = (await house.browser().get("/auth/jwks.json")).json["keys"]
     assert [key["crv"] for key in keys] == ["P-256"]
     assert all("d" not in key for key in keys)

@@ -1,4 +1,4 @@
-"""A lock that somebody holds on a file of the gateway holds up the answers that wait for it, and no others."""
+"""A held lock on a file of the gateway delays only the answers that need that file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.gateway.principal import Subject
 from tests.integration.gateway.signin.conftest import House
 
 
-async def test_held_lock_delays_no_answer_that_needs_no_record(house: House) -> None:
+async def test_a_held_audit_log_lock_delays_only_answers_that_must_be_recorded(house: House) -> None:
     token = create_token(house.home, name="ada", role="viewer", lifetime=dt.timedelta(hours=1))
     assert await house.bearer(token) == 200
     before = len(house.audited())
@@ -36,7 +36,7 @@ async def test_held_lock_delays_no_answer_that_needs_no_record(house: House) -> 
     assert len(house.audited()) == before + 6
 
 
-async def test_held_lock_on_the_gateways_files_delays_no_other_answer(house: House) -> None:
+async def test_a_held_lock_on_the_gateway_files_delays_only_the_requests_that_need_it(house: House) -> None:
     browser = house.browser()
     assert (await browser.sign_in()).status == 303
     token = create_token(house.home, name="ada", role="viewer", lifetime=dt.timedelta(hours=1))
@@ -54,7 +54,7 @@ async def test_held_lock_on_the_gateways_files_delays_no_other_answer(house: Hou
     assert (await leaving).status == 303
 
 
-async def test_sessions_that_begin_and_end_at_once_are_all_kept(house: House) -> None:
+async def test_sessions_that_begin_and_end_concurrently_are_all_stored(house: House) -> None:
     store = house.service.checks.authenticator.sessions
     who = Subject("ada", "session")
     begun = await asyncio.gather(*(asyncio.to_thread(store.begin, who, "browser") for _ in range(20)))

@@ -1,4 +1,4 @@
-"""Signing in with an OpenID provider: the one good way, and the many bad ones."""
+"""Sign-in with an OpenID provider: the one valid flow, and the many invalid ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_signing_in_leads_back_to_the_page_with_a_session(house: House) ->
     assert (record["operation"], record["principal"], record["credential"]) == ("auth.login", "ada", me["credential"])
 
 
-async def test_what_is_sent_to_the_provider(house: House) -> None:
+async def test_the_authorization_request_to_the_provider_has_pkce_state_and_nonce(house: House) -> None:
     away = await house.browser().get("/auth/login?with=provider")
     url = urlsplit(away.location)
     query = {name: values[0] for name, values in parse_qs(url.query).items()}
@@ -43,7 +43,7 @@ async def test_what_is_sent_to_the_provider(house: House) -> None:
     assert len(query["state"]) == len(query["nonce"]) == len(query["code_challenge"]) == 43
 
 
-async def test_an_access_token_of_a_cookie_outlives_neither_logout_nor_revocation(house: House) -> None:
+async def test_sessions_and_cookie_access_tokens_are_refused_after_a_logout(house: House) -> None:
     browser = house.browser()
     await browser.sign_in()
     await browser.get("/v1/jobs")
@@ -84,7 +84,7 @@ async def test_unsafe_requests_with_a_cookie_need_the_csrf_token(house: House, c
     assert (await house.check("POST", x_sluice_csrf=token, **only)).status == 200
 
 
-async def test_the_session_gives_a_new_access_token_when_the_last_one_has_ended(house: House) -> None:
+async def test_the_session_gives_a_new_access_token_when_the_last_one_is_missing(house: House) -> None:
     browser = house.browser()
     await browser.sign_in()
     first = browser.cookies.pop(ACCESS_TOKEN_COOKIE)
@@ -95,7 +95,7 @@ async def test_the_session_gives_a_new_access_token_when_the_last_one_has_ended(
     assert reply.json.keys() == {"expires_in"}
 
 
-async def test_an_access_token_of_a_cookie_is_no_bearer_without_its_csrf_token(house: House) -> None:
+async def test_an_access_token_cookie_without_its_csrf_token_can_change_nothing(house: House) -> None:
     browser = house.browser()
     await browser.sign_in()
     await browser.get("/v1/jobs")
@@ -103,7 +103,7 @@ async def test_an_access_token_of_a_cookie_is_no_bearer_without_its_csrf_token(h
     assert (await house.check("POST", cookie=f"{ACCESS_TOKEN_COOKIE}={stolen}")).status == 403
 
 
-async def test_people_are_sent_to_sign_in_and_programs_are_told(house: House) -> None:
+async def test_browsers_are_redirected_to_sign_in_and_programs_get_401(house: House) -> None:
     page = await house.check(target="/v1/jobs?state=RUNNING", accept="text/html,*/*", sec_fetch_mode="navigate")
     assert page.status == 302
     assert page.location == "/auth/login?return_to=%2Fv1%2Fjobs%3Fstate%3DRUNNING"
@@ -124,12 +124,12 @@ async def test_people_are_sent_to_sign_in_and_programs_are_told(house: House) ->
         "",
     ],
 )
-async def test_nobody_is_led_elsewhere_after_signing_in(house: House, target: str) -> None:
+async def test_the_return_address_after_sign_in_never_leads_to_another_site(house: House, target: str) -> None:
     browser = house.browser()
     assert (await browser.sign_in(quote(target, safe=""))).location == "/"
 
 
-async def test_a_state_counts_once_and_in_its_own_browser_only(house: House) -> None:
+async def test_a_login_state_is_valid_once_and_only_in_its_own_browser(house: House) -> None:
     browser, other = house.browser(), house.browser()
     away = await browser.get("/auth/login?with=provider")
     back = (await browser.outside(away.location)).location.removeprefix(ORIGIN)
@@ -141,7 +141,7 @@ async def test_a_state_counts_once_and_in_its_own_browser_only(house: House) -> 
     assert SESSION_COOKIE not in browser.cookies | other.cookies
 
 
-async def test_a_code_counts_once(house: House) -> None:
+async def test_an_authorization_code_is_valid_once(house: House) -> None:
     browser = house.browser()
     away = await browser.get("/auth/login?with=provider")
     back = (await browser.outside(away.location)).location.removeprefix(ORIGIN)
@@ -158,8 +158,8 @@ async def test_a_code_counts_once(house: House) -> None:
     assert "session" not in replayed.text
 
 
-async def test_a_session_of_before_is_never_taken_over(house: House) -> None:
-    """Session fixation: what was in the browser before signing in is worth nothing afterwards."""
+async def test_a_planted_session_is_replaced_and_ended_by_signing_in(house: House) -> None:
+    """Session fixation: a session that was in the browser before signing in is worthless afterwards."""
     first = house.browser()
     await first.sign_in()
     planted = first.cookies[SESSION_COOKIE]
@@ -191,14 +191,14 @@ def _unsigned(claims: dict[str, Any]) -> str:
         pytest.param({"sub": ""}, id="no name"),
     ],
 )
-async def test_a_wrong_id_token_signs_nobody_in(house: House, twist: dict[str, Any]) -> None:
+async def test_an_id_token_with_invalid_claims_is_refused(house: House, twist: dict[str, Any]) -> None:
     house.provider.twist = lambda claims: {**claims, **twist}
     browser = house.browser()
     assert (await browser.sign_in()).status == 403
     assert SESSION_COOKIE not in browser.cookies
 
 
-async def test_an_id_token_with_a_wrong_signature_signs_nobody_in(house: House) -> None:
+async def test_an_id_token_with_an_invalid_signature_is_refused(house: House) -> None:
     for sign in (Signer().sign, Signer(kid=house.provider.signer.kid).sign, _unsigned):
         house.provider.sign = sign
         browser = house.browser()
@@ -206,7 +206,7 @@ async def test_an_id_token_with_a_wrong_signature_signs_nobody_in(house: House) 
         assert SESSION_COOKIE not in browser.cookies
 
 
-async def test_the_answer_of_another_provider_is_refused(house: House) -> None:
+async def test_a_callback_without_the_issuer_of_the_provider_is_refused(house: House) -> None:
     for change in ("&iss=https://evil.example", ""):
         browser = house.browser()
         away = await browser.get("/auth/login?with=provider")
@@ -215,7 +215,7 @@ async def test_the_answer_of_another_provider_is_refused(house: House) -> None:
     assert "/token" not in house.provider.asked
 
 
-async def test_a_provider_that_is_away_is_told(house: House) -> None:
+async def test_an_unavailable_provider_is_reported(house: House) -> None:
     async def broken(_: web.BaseRequest) -> web.Response:
         return web.Response(status=500)
 
@@ -225,7 +225,7 @@ async def test_a_provider_that_is_away_is_told(house: House) -> None:
     assert reply.json["detail"] == "The identity provider is not available."
 
 
-async def test_a_discovery_document_of_another_issuer_is_not_believed(house: House) -> None:
+async def test_a_discovery_document_of_another_issuer_is_refused(house: House) -> None:
     async def lying(_: web.BaseRequest) -> web.Response:
         issuer = house.provider.issuer
         urls = dict.fromkeys(("authorization_endpoint", "token_endpoint", "jwks_uri"), f"{issuer}/x")
@@ -235,7 +235,7 @@ async def test_a_discovery_document_of_another_issuer_is_not_believed(house: Hou
     assert (await house.browser().get("/auth/login?with=provider")).status == 503
 
 
-async def test_signed_out_everywhere_by_revoking_the_user_or_the_session(house: House) -> None:
+async def test_revoking_the_user_or_the_session_signs_the_browser_out(house: House) -> None:
     browser = house.browser()
     await browser.sign_in()
     await browser.get("/v1/jobs")

@@ -1,4 +1,4 @@
-"""A browser signs in with an API token, and may what the token may, for as long as the token is good."""
+"""A browser signs in with an API token, and has the token's permissions as long as the token is valid."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def submit(browser: Browser, token: str, return_to: str = "/ui") -> Reply:
     )
 
 
-async def test_a_token_becomes_a_session_that_may_the_same(local: House) -> None:
+async def test_signing_in_with_a_token_begins_a_session_with_its_role_and_scopes(local: House) -> None:
     record, token = TokenStore(local.home).create("ada", "submitter", HOUR, scopes=("jobs.*",))
     browser = local.browser()
     reply = await submit(browser, f"  {token}\n", "/ui/jobs")
@@ -53,7 +53,7 @@ async def test_a_token_becomes_a_session_that_may_the_same(local: House) -> None
 
 
 @pytest.mark.parametrize("shown", ["", "slc_", "slc_" + "0" * 12 + "_" + "0" * 64, "x" * 15000])
-async def test_what_is_no_token_signs_nobody_in(local: House, shown: str) -> None:
+async def test_an_invalid_token_does_not_sign_in(local: House, shown: str) -> None:
     browser = local.browser()
     reply = await submit(browser, shown)
     assert reply.status == 403
@@ -61,7 +61,7 @@ async def test_what_is_no_token_signs_nobody_in(local: House, shown: str) -> Non
     assert SESSION_COOKIE not in browser.cookies
 
 
-async def test_a_form_of_another_page_signs_nobody_in(local: House) -> None:
+async def test_a_token_form_without_its_form_token_does_not_sign_in(local: House) -> None:
     _, token = TokenStore(local.home).create("ada", "admin", HOUR)
     browser = local.browser()
     assert (await browser.post("/auth/login", {"api_token": token})).status == 403
@@ -85,10 +85,10 @@ async def test_revoking_the_token_ends_the_session_and_its_access_tokens(local: 
     assert (await submit(local.browser(), token)).status == 403
 
 
-async def test_a_revoked_token_ends_sessions_even_when_nobody_told_of_them(
+async def test_a_revoked_token_ends_its_sessions_even_if_revoking_the_sessions_fails(
     local: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The revocation of sessions is for access tokens that others check; here the token itself counts."""
+    """Revoking the sessions is for access tokens that others check; here the token itself is checked."""
     record, token = TokenStore(local.home).create("ada", "viewer", HOUR)
     browser = local.browser()
     await submit(browser, token)
@@ -113,7 +113,7 @@ async def test_the_session_ends_with_the_token(local: House) -> None:
     assert (await browser.get("/v1/jobs")).status == 401
 
 
-async def test_such_a_session_signs_out_and_signs_no_command_in(local: House) -> None:
+async def test_a_session_begun_with_a_token_can_sign_out_but_cannot_sign_a_command_in(local: House) -> None:
     _, token = TokenStore(local.home).create("ada", "admin", HOUR, scopes=("jobs.read",))
     browser = local.browser()
     await submit(browser, token)
@@ -127,7 +127,7 @@ async def test_such_a_session_signs_out_and_signs_no_command_in(local: House) ->
     assert (await browser.get("/v1/jobs")).status == 401
 
 
-async def test_styles_and_scripts_are_for_everybody_and_for_ever(local: House) -> None:
+async def test_static_assets_are_public_and_cached_forever(local: House) -> None:
     before = len(local.audited())
     for asset in assets().values():
         reply = await local.browser().get(asset.path)

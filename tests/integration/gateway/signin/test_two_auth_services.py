@@ -1,4 +1,4 @@
-"""Two auth services of one home: each goes on with what the other began, once, and neither without the store."""
+"""Two auth services of one home: each continues, once, what the other began; both need the store."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ PASSWORD = "correct horse battery"  # noqa: S105  of the test's own user
 
 @pytest.fixture
 async def two(start: Start) -> tuple[House, House]:
-    """Both accept the provider and a local user."""
+    """Two auth services of one home that accept the provider and a local user."""
     houses = await start(), await start()
     UserStore(houses[0].home).add("grace", PASSWORD, roles=("submitter",), groups=())
     return houses
 
 
 def at(house: House, browser: Browser) -> Browser:
-    """The same browser, led to another auth service."""
+    """Return the same browser, pointed at another auth service."""
     return Browser(house.base, browser.session, browser.cookies)
 
 
-async def test_a_session_counts_at_both_and_ends_at_both(two: tuple[House, House]) -> None:
+async def test_a_session_is_valid_and_ends_at_both_auth_services(two: tuple[House, House]) -> None:
     one, other = two
     browser = one.browser()
     await browser.submit_password("grace", PASSWORD)
@@ -45,7 +45,7 @@ async def test_a_session_counts_at_both_and_ends_at_both(two: tuple[House, House
         assert (await Browser(house.base, house.client, dict(kept)).get("/v1/jobs")).status == 401
 
 
-async def test_a_token_revoked_is_refused_by_both_at_once(two: tuple[House, House]) -> None:
+async def test_a_revoked_token_is_refused_by_both_auth_services_at_once(two: tuple[House, House]) -> None:
     store = TokenStore(two[0].home)
     record, token = store.create("ada", "submitter", dt.timedelta(hours=1))
     assert [await house.bearer(token) for house in two] == [200, 200]
@@ -58,7 +58,7 @@ async def test_a_token_revoked_is_refused_by_both_at_once(two: tuple[House, Hous
         assert [await house.bearer(each["pass"]) for each in made] == [401, 401]
 
 
-async def test_a_sign_in_begun_at_one_is_finished_at_the_other_once(two: tuple[House, House]) -> None:
+async def test_a_sign_in_begun_at_one_auth_service_is_finished_once_at_the_other(two: tuple[House, House]) -> None:
     one, other = two
     browser = one.browser()
     away = await browser.get("/auth/login?with=provider&return_to=/v1/jobs")
@@ -71,7 +71,7 @@ async def test_a_sign_in_begun_at_one_is_finished_at_the_other_once(two: tuple[H
         assert again.status == 400, "the state was used before"
 
 
-async def test_a_command_that_asks_one_is_signed_in_at_the_other_once(two: tuple[House, House]) -> None:
+async def test_a_command_waiting_at_one_auth_service_is_signed_in_once_at_the_other(two: tuple[House, House]) -> None:
     one, other = two
     begun = (await one.browser().post("/auth/device", x_forwarded_for="192.0.2.9")).json
     browser = other.browser()
@@ -86,7 +86,7 @@ async def test_a_command_that_asks_one_is_signed_in_at_the_other_once(two: tuple
     assert await one.bearer(signed_in[0]["access_token"]) == 200
 
 
-async def test_guesses_count_wherever_they_are_made(two: tuple[House, House]) -> None:
+async def test_failed_sign_ins_at_both_auth_services_are_counted_together(two: tuple[House, House]) -> None:
     for house in two:
         house.service.checks.sign_in.clock = lambda: NOW
     statuses = [
@@ -96,7 +96,7 @@ async def test_guesses_count_wherever_they_are_made(two: tuple[House, House]) ->
     assert statuses == [403] * FREE_FAILURES + [429]
 
 
-async def test_without_the_store_nobody_signs_in_and_with_it_everybody_again(two: tuple[House, House]) -> None:
+async def test_only_sign_ins_are_refused_while_the_shared_store_is_damaged(two: tuple[House, House]) -> None:
     one, other = two
     _, token = TokenStore(one.home).create("ada", "submitter", dt.timedelta(hours=1))
     browser = one.browser()
@@ -119,7 +119,7 @@ async def test_without_the_store_nobody_signs_in_and_with_it_everybody_again(two
     assert (await other.browser().submit_password("grace", PASSWORD)).status == 303
 
 
-async def test_both_write_one_audit_log_that_verifies(two: tuple[House, House]) -> None:
+async def test_both_auth_services_write_one_audit_log_that_verifies(two: tuple[House, House]) -> None:
     _, token = TokenStore(two[0].home).create("ada", "submitter", dt.timedelta(hours=1))
     before = len(two[0].audited())
     await asyncio.gather(*(house.bearer(token) for house in two * 5))

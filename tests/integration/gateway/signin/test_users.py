@@ -1,4 +1,4 @@
-"""Local users, and commands that are signed in with the help of a browser."""
+"""Local users, and commands that sign in with the help of a browser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PASSWORD = "correct horse battery"  # noqa: S105  of the test's own user
 
 @pytest.fixture
 async def local(start: Start) -> House:
-    """Without a provider: the embedded default, with one user."""
+    """An auth service without a provider, which is the embedded default, with one local user."""
     house = await start(oidc=None)
     UserStore(house.home).add("grace", PASSWORD, roles=("submitter",), groups=())
     return house
@@ -41,8 +41,8 @@ async def test_a_user_signs_in_with_a_password(local: House) -> None:
     assert (await browser.post("/v1/jobs", x_sluice_csrf=browser.cookies[CSRF_COOKIE])).status == 200
 
 
-async def test_whom_envoy_refused_is_told_why_or_led_to_the_sign_in_page(local: House) -> None:
-    """Nobody is led in a circle: who is signed in and may not is told so."""
+async def test_a_refused_browser_is_shown_the_reason_or_redirected_to_the_sign_in_page(local: House) -> None:
+    """A redirect loop is avoided: a signed-in user without permission sees that reason."""
     browser = local.browser()
     await browser.submit_password("grace", PASSWORD, "/v1/jobs")
     reply = await browser.get("/auth/denied?return_to=/v1/jobs")
@@ -58,7 +58,7 @@ async def test_whom_envoy_refused_is_told_why_or_led_to_the_sign_in_page(local: 
     ("name", "password"),
     [("grace", "not the right one"), ("grace", ""), ("nobody", PASSWORD), ("", ""), ("grace", PASSWORD + "x" * 5000)],
 )
-async def test_a_wrong_name_and_a_wrong_password_are_answered_alike(local: House, name: str, password: str) -> None:
+async def test_a_wrong_name_and_a_wrong_password_get_the_same_answer(local: House, name: str, password: str) -> None:
     browser = local.browser()
     reply = await browser.submit_password(name, password)
     assert reply.status == 403
@@ -67,7 +67,7 @@ async def test_a_wrong_name_and_a_wrong_password_are_answered_alike(local: House
     assert password == "" or password not in audit_file(local.home).read_text()
 
 
-async def test_a_form_that_is_not_of_this_browser_is_not_even_looked_at(local: House) -> None:
+async def test_a_login_form_of_another_browser_or_site_is_refused(local: House) -> None:
     good = {"name": "grace", "password": PASSWORD}
     browser = local.browser()
     assert (await browser.post("/auth/login", good)).status == 403
@@ -84,7 +84,7 @@ async def test_a_form_that_is_not_of_this_browser_is_not_even_looked_at(local: H
     assert reply.status == 303
 
 
-async def test_guessing_is_slowed_down_for_the_guesser(local: House) -> None:
+async def test_password_guessing_is_rate_limited_for_the_guessing_address_only(local: House) -> None:
     now = time.time()
     local.service.checks.sign_in.clock = lambda: now
     browser = local.browser()
@@ -96,7 +96,7 @@ async def test_guessing_is_slowed_down_for_the_guesser(local: House) -> None:
     assert (await browser.post("/auth/login", good, x_forwarded_for="192.0.2.7")).status == 303
 
 
-async def test_another_password_and_removal_end_every_session(local: House) -> None:
+async def test_a_password_change_or_the_removal_of_a_user_ends_every_session(local: House) -> None:
     browser = local.browser()
     await browser.submit_password("grace", PASSWORD)
     assert (await browser.get("/v1/jobs")).status == 200
@@ -109,7 +109,7 @@ async def test_another_password_and_removal_end_every_session(local: House) -> N
     assert (await browser.get("/v1/jobs")).status == 401
 
 
-async def test_logout_without_a_provider_ends_on_our_own_page(local: House) -> None:
+async def test_logout_without_a_provider_leads_to_our_own_page(local: House) -> None:
     browser = local.browser()
     await browser.submit_password("grace", PASSWORD)
     reply = await browser.post("/auth/logout", {"csrf": browser.cookies[CSRF_COOKIE]})
@@ -117,7 +117,7 @@ async def test_logout_without_a_provider_ends_on_our_own_page(local: House) -> N
     assert browser.cookies == {}
 
 
-async def test_sessions_of_one_name_are_bounded(local: House) -> None:
+async def test_the_number_of_sessions_of_one_user_is_limited(local: House) -> None:
     store = local.service.checks.authenticator.sessions
     texts = [store.begin(Subject("grace", "user"), "browser")[1] for _ in range(MAX_SESSIONS_PER_NAME + 1)]
     first, second = (Browser(local.base, local.client, {SESSION_COOKIE: text}) for text in texts[:2])
@@ -144,7 +144,7 @@ async def asked(house: House, code: str) -> dict[str, object]:
     return document
 
 
-async def test_a_command_is_signed_in_by_somebody_with_a_browser(local: House) -> None:
+async def test_a_waiting_command_is_signed_in_by_a_user_with_a_browser(local: House) -> None:
     code, user_code = await waiting_command(local)
     now = time.time()
     local.service.checks.sign_in.clock = lambda: now
@@ -162,7 +162,7 @@ async def test_a_command_is_signed_in_by_somebody_with_a_browser(local: House) -
     assert await asked(local, code) == {"error": "slow_down"}
 
 
-async def test_a_command_goes_on_waiting_while_others_are_refused(local: House) -> None:
+async def test_a_waiting_command_stays_pending_while_a_flooding_address_is_refused(local: House) -> None:
     code, _ = await waiting_command(local)
     flood = [await local.browser().post("/auth/device", x_forwarded_for="192.0.2.66") for _ in range(25)]
     assert [answer.status for answer in flood] == [200] * MAX_OPEN_PER_ADDRESS + [429] * (25 - MAX_OPEN_PER_ADDRESS)
@@ -192,7 +192,7 @@ async def test_a_command_gets_its_credential_once(local: House) -> None:
     assert await local.bearer(credential) == 401
 
 
-async def test_only_a_session_of_a_browser_signs_in_a_command_and_only_with_its_csrf_token(local: House) -> None:
+async def test_only_a_browser_session_with_its_csrf_token_can_sign_in_a_command(local: House) -> None:
     _, user_code = await waiting_command(local)
     form = {"user_code": user_code, "decision": "approve"}
     _, token = TokenStore(local.home).create("ada", "admin", dt.timedelta(hours=1))
@@ -203,7 +203,7 @@ async def test_only_a_session_of_a_browser_signs_in_a_command_and_only_with_its_
     assert (await browser.post("/auth/device/decide", form)).status == 403
 
 
-async def test_a_command_that_is_refused_is_told_and_codes_cannot_be_guessed(local: House) -> None:
+async def test_a_denied_command_gets_access_denied_and_guessing_user_codes_is_rate_limited(local: House) -> None:
     code, user_code = await waiting_command(local)
     browser = local.browser()
     await browser.submit_password("grace", PASSWORD)

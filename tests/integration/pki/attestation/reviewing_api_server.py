@@ -1,4 +1,4 @@
-"""The part of the Kubernetes API server that attestation uses, over TLS: reviews of tokens, and one ConfigMap."""
+"""The part of the Kubernetes API server for attestation, over TLS: token reviews and one ConfigMap."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ AUDIENCE = "spiffe://sluice.local/ca"
 
 
 def pod_token(name: str) -> str:
-    """A text of a token's shape; the server knows what it stands for."""
+    """Return a string in the form of a token; only the server knows what it stands for."""
     return f"header.{name}.signature"
 
 
 @dataclass
 class ReviewingApiServer:
-    """Tokens that it vouches for, as in :func:`vouch`."""
+    """A Kubernetes API server that accepts the tokens registered with :func:`vouch`."""
 
     root: Path
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class ReviewingApiServer:
     _runner: web.AppRunner | None = None
 
     async def start(self, *names: str) -> None:
-        """Serve, with a certificate for these names (default: its address)."""
+        """Start serving, with a certificate for ``names`` (default: the server's address)."""
         directory = OutsideAuthority(self.root / "kubernetes").issue(*names or ("127.0.0.1",))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(directory / "chain.pem", directory / "key.pem")
@@ -54,13 +54,13 @@ class ReviewingApiServer:
         (account / "ca.crt").write_bytes((directory / "ca.pem").read_bytes())
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop serving."""
         if self._runner is not None:
             await self._runner.cleanup()
 
     @property
     def account(self) -> Path:
-        """The authority's service account, as Kubernetes mounts it."""
+        """The directory of the authority's service account, as Kubernetes mounts it."""
         return self.root / "account"
 
     def vouch(
@@ -72,7 +72,7 @@ class ReviewingApiServer:
         audiences: tuple[str, ...] = (AUDIENCE,),
         namespace: str = "sluice",
     ) -> str:
-        """A pod is there now; returns its token. The last digit of its uid is ``number``."""
+        """Register a pod and return its token; the pod's UID ends with ``number``."""
         token = pod_token(f"{pod}-{number}")
         self.pods[token] = {
             "authenticated": True,

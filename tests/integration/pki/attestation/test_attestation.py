@@ -1,4 +1,4 @@
-"""Pods enrol with their service account token: who gets what, and what happens when Kubernetes does not answer."""
+"""Pods enrol with their service account token: who gets what, and what if Kubernetes does not answer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def off_loop(function: Callable[..., T], *arguments: Any, **options: Any) 
 
 @dataclass
 class World:
-    """An authority that asks a stand-in of the API server."""
+    """An online authority that asks a stand-in for the Kubernetes API server."""
 
     pki: TestPki
     api: ReviewingApiServer
@@ -67,11 +67,11 @@ class World:
 
     @property
     def anchors(self) -> bytes:
-        """As pods have them mounted."""
+        """The trust anchors that are mounted in pods."""
         return (self.pki.directory(SpiffeId.process(TRUST_DOMAIN, Role.AUTH, "any")) / "ca.pem").read_bytes()
 
     async def enrol(self, token: str, name: str = "out", spiffe_id: SpiffeId = WORKER, **options: Any) -> Path:
-        """As a pod does; returns its directory."""
+        """Enrol as a pod does; return the directory of the identity."""
         options = {"dns": ("tm-0.workers",)} | options
         out = self.tmp / name
         await off_loop(
@@ -80,7 +80,7 @@ class World:
         return out
 
     def requesters(self) -> list[str]:
-        """Who enrolled, by the ledger."""
+        """Return the requesters of all enrolments in the ledger."""
         return [
             each.requester for each in read_ledger(ledger_path(self.pki.home.pki)) if each.kind.endswith("enrolment")
         ]
@@ -122,7 +122,9 @@ async def test_a_pod_gets_its_identity_and_the_ledger_says_which_pod(world: Worl
         pytest.param(EDGE, {"dns": ("cluster.example.org",), "edge_server": True}, id="the public certificate"),
     ],
 )
-async def test_a_pod_gets_nothing_else(spiffe_id: SpiffeId, options: dict[str, Any], world: World) -> None:
+async def test_a_pod_gets_no_other_identity_or_names_than_its_rule_gives(
+    spiffe_id: SpiffeId, options: dict[str, Any], world: World
+) -> None:
     token = world.api.vouch("tm-0", 1)
     with pytest.raises((EnrolmentRefused, CertificateRejected)):
         await world.enrol(token, spiffe_id=spiffe_id, **options)
@@ -131,7 +133,7 @@ async def test_a_pod_gets_nothing_else(spiffe_id: SpiffeId, options: dict[str, A
 
 
 @pytest.mark.parametrize("case", ["unknown", "wrong audience", "account without identity", "another attestor"])
-async def test_tokens_that_prove_nothing_here_are_refused(case: str, world: World) -> None:
+async def test_an_unsuitable_service_account_token_is_refused(case: str, world: World) -> None:
     token = world.api.vouch(
         "tm-0",
         1,
@@ -148,7 +150,7 @@ async def test_tokens_that_prove_nothing_here_are_refused(case: str, world: Worl
 
 
 @pytest.mark.parametrize("fate", ["huge", "redirect", "garbage", "401", "403", "404", "429", "500", "200"])
-async def test_an_api_server_that_does_not_answer_as_it_should_admits_nobody(
+async def test_no_pod_is_admitted_when_the_kubernetes_api_does_not_answer_properly(
     fate: str, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = world.api.vouch("tm-0", 1)
@@ -162,7 +164,9 @@ async def test_an_api_server_that_does_not_answer_as_it_should_admits_nobody(
     await world.enrol(token)
 
 
-async def test_a_silent_api_server_holds_up_no_more_than_some_and_not_for_long(api: ReviewingApiServer) -> None:
+async def test_a_silent_kubernetes_api_delays_only_a_limited_number_of_reviews_for_a_limited_time(
+    api: ReviewingApiServer,
+) -> None:
     api.fate = "silent"
     client = KubernetesApi(api.url, token_file=api.account / "token", ca_file=api.account / "ca.crt", seconds=0.8)
     attestor = PodAttestor(client, RULES, TRUST_DOMAIN, patience=0.9)
@@ -177,7 +181,7 @@ async def test_a_silent_api_server_holds_up_no_more_than_some_and_not_for_long(a
 
 
 @pytest.mark.parametrize("case", ["another authority's", "another name's"])
-async def test_an_api_server_that_is_not_trusted_is_told_no_token(case: str, tmp_path: Path) -> None:
+async def test_an_untrusted_kubernetes_api_is_sent_no_token(case: str, tmp_path: Path) -> None:
     impostor = ReviewingApiServer(tmp_path)
     await impostor.start(*(("kube.example.org",) if case == "another name's" else ()))
     if case == "another authority's":
@@ -195,8 +199,8 @@ async def test_an_api_server_that_is_not_trusted_is_told_no_token(case: str, tmp
     await impostor.close()
 
 
-async def test_a_new_pod_supersedes_the_old_one_which_does_not_come_back(world: World) -> None:
-    """The API server still remembers that the old pod's token was good."""
+async def test_a_new_pod_supersedes_the_old_one_which_cannot_enrol_again(world: World) -> None:
+    """The Kubernetes API still accepts the token of the old pod."""
     old_token = world.api.vouch("tm-0", 1)
     old = await world.enrol(old_token, "old")
     new = await world.enrol(world.api.vouch("tm-0", 2), "new")
@@ -224,7 +228,9 @@ async def test_envoys_pod_gets_both_of_its_identities_with_one_token(world: Worl
     assert len(world.requesters()) == 2, "the second time it was renewed"
 
 
-async def test_the_token_is_shown_to_no_other_authority(world: World, tmp_path: Path) -> None:
+async def test_a_pod_token_is_not_sent_to_an_authority_that_the_anchors_do_not_certify(
+    world: World, tmp_path: Path
+) -> None:
     (tmp_path / "other").mkdir()
     foreign = TestPki(tmp_path / "other")
     anchors = (foreign.directory(WORKER) / "ca.pem").read_bytes()
@@ -235,7 +241,9 @@ async def test_the_token_is_shown_to_no_other_authority(world: World, tmp_path: 
     assert world.api.asked == []
 
 
-async def test_an_authority_without_attestors_says_so(pki: TestPki, tmp_path: Path) -> None:
+async def test_an_authority_without_attestors_refuses_attestation_with_that_reason(
+    pki: TestPki, tmp_path: Path
+) -> None:
     async with online_ca(pki.home, pki.config, CaConfig()) as address:
         anchors = (pki.directory(WORKER) / "ca.pem").read_bytes()
         with pytest.raises(EnrolmentRefused, match="no such attestor"):
@@ -244,7 +252,7 @@ async def test_an_authority_without_attestors_says_so(pki: TestPki, tmp_path: Pa
             )
 
 
-async def test_the_trust_anchors_get_into_their_config_map_and_stay_there(
+async def test_the_trust_anchors_are_published_to_their_config_map_and_restored_there(
     pki: TestPki, api: ReviewingApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attesting, "PUBLISH_SECONDS", 0.05)
@@ -264,7 +272,7 @@ async def test_the_trust_anchors_get_into_their_config_map_and_stay_there(
         await until(lambda: anchors().startswith("-----BEGIN"), "it was not put right")
 
 
-async def test_without_an_account_the_authority_does_not_start(pki: TestPki, tmp_path: Path) -> None:
+async def test_the_authority_does_not_start_without_a_service_account(pki: TestPki, tmp_path: Path) -> None:
     config = PodAttestationConfig(api="https://127.0.0.1:1", account=str(tmp_path / "none"))
     with pytest.raises(PkiError, match="anchors of the Kubernetes API"):
         async with online_ca(pki.home, pki.config, CaConfig(kubernetes=config)):

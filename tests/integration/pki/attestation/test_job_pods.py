@@ -1,4 +1,4 @@
-"""Pods of jobs on Spark's own Kubernetes manager: an identity for each, by attestation, renewed and revoked."""
+"""Job pods on Spark's own Kubernetes manager each get an identity by attestation, renewed and revoked."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ JOBS = PodJobs(namespace="sluice", driver="spark", executor="spark-executor", tr
 
 @dataclass
 class World:
-    """An authority that asks a stand-in of the API server, and the files of pods."""
+    """An online authority that asks a stand-in for the Kubernetes API server, and the files of pods."""
 
     pki: TestPki
     api: ReviewingApiServer
@@ -52,7 +52,7 @@ class World:
     job: str
 
     def pod(self, number: int | None = None, *, named: str = "", uid: int = 1) -> Pod:
-        """Executor ``number``, or the driver, as the kubelet starts it."""
+        """Create the pod of executor ``number``, or of the driver, as the kubelet starts it."""
         name = driver_pod_name(self.job) if number is None else f"{executor_pod_prefix(self.job)}-exec-{number}"
         token = self.api.vouch(name, uid, account=JOBS.driver if number is None else JOBS.executor)
         root = self.tmp / (named or name)
@@ -68,21 +68,21 @@ class World:
         return pod
 
     def requesters(self, spiffe_id: SpiffeId) -> list[str]:
-        """Who enrolled as this, by the ledger."""
+        """Return the requesters to whom the ledger says ``spiffe_id`` was issued."""
         found = read_ledger(ledger_path(self.pki.home.pki))
         return [each.requester for each in found if each.event == "issued" and each.identity == str(spiffe_id)]
 
 
 @dataclass
 class Pod:
-    """What a pod has: its token, what is mounted, and the identity that it gets."""
+    """A pod: its token, its mounted files, and the identity it gets."""
 
     world: World
     root: Path
     spiffe_id: SpiffeId
 
     def mount(self) -> None:
-        """As the kubelet does, some time after the ConfigMap was changed."""
+        """Write the ConfigMap to the pod's files, as the kubelet does some time after a change."""
         assert self.world.api.config_map is not None
         for key, text in self.world.api.config_map["data"].items():
             (self.root / key).write_text(text)
@@ -92,7 +92,7 @@ class Pod:
         return self.root / "keys" / "identity"
 
     def issuer_of(self, spiffe_id: SpiffeId) -> AttestingIssuer:
-        """Shows this pod's token for any identity."""
+        """Return an issuer that presents this pod's token for any identity."""
         credential = PodTokenFile(self.root / "token", self.root / "ca.pem")
         return AttestingIssuer(lambda: (self.world.address,), {spiffe_id: credential})
 
@@ -111,7 +111,7 @@ class Pod:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[TlsIdentity]:
-        """With its identity, as ``sluice run job-pod`` keeps it."""
+        """Keep the pod's identity, as ``sluice run job-pod`` does, and provide it."""
         service = self.service()
         await service.start()
         task = asyncio.create_task(service.run())
@@ -137,7 +137,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 class Echo(asyncio.Protocol):
-    """Sends back what comes."""
+    """Sends back what it receives."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -151,7 +151,7 @@ def dialing(identity: TlsIdentity) -> ssl.SSLContext:
     return identity.client_context(server_policy(Channel.DATA, TRUST_DOMAIN))
 
 
-async def test_each_pod_has_an_identity_of_its_own_and_speaks_to_its_job_alone(world: World) -> None:
+async def test_each_pod_has_its_own_identity_and_connects_only_within_its_job(world: World) -> None:
     driver, one, two = world.pod(), world.pod(1), world.pod(2)
     async with driver.running() as listening, one.running() as first, two.running() as second:
         keys = {(each.directory / "key.pem").read_bytes() for each in (driver, one, two)}
@@ -174,7 +174,7 @@ async def test_each_pod_has_an_identity_of_its_own_and_speaks_to_its_job_alone(w
             await listener.close()
 
 
-async def test_an_executor_that_is_revoked_is_refused_once_the_list_is_mounted(world: World) -> None:
+async def test_a_revoked_executor_is_refused_once_the_crl_is_mounted(world: World) -> None:
     driver, executor = world.pod(), world.pod(1)
     async with driver.running() as listening, executor.running() as peer:
         policy = client_policy(Channel.DATA, TRUST_DOMAIN, job_id=world.job)
@@ -201,7 +201,7 @@ async def test_an_executor_that_is_revoked_is_refused_once_the_list_is_mounted(w
         await asyncio.to_thread(executor.issuer.issue_to, executor.directory, executor.spiffe_id)
 
 
-async def test_it_is_renewed_by_attestation_for_as_long_as_there_is_a_pod(world: World) -> None:
+async def test_a_pod_identity_is_renewed_by_attestation_only_while_the_pod_exists(world: World) -> None:
     executor = world.pod(1)
     await asyncio.to_thread(executor.issuer.issue_to, executor.directory, executor.spiffe_id)
     first = read_identity(executor.directory)[0].leaf
@@ -216,7 +216,7 @@ async def test_it_is_renewed_by_attestation_for_as_long_as_there_is_a_pod(world:
         await asyncio.to_thread(executor.issuer.issue_to, executor.directory, executor.spiffe_id)
 
 
-async def test_its_certificate_does_not_open_the_authority(world: World) -> None:
+async def test_the_certificate_of_a_pod_does_not_authenticate_to_the_ca(world: World) -> None:
     """Neither for a renewal nor for anything else: job code can read the key."""
     executor = world.pod(1)
     await asyncio.to_thread(executor.issuer.issue_to, executor.directory, executor.spiffe_id)
@@ -236,8 +236,8 @@ async def test_a_pod_gets_no_identity_but_its_own(world: World) -> None:
     assert not executor.directory.exists()
 
 
-async def test_who_was_succeeded_under_a_name_does_not_come_back(world: World) -> None:
-    """Spark numbers executors once, but a driver that is started again numbers from one."""
+async def test_a_pod_that_was_superseded_under_its_name_cannot_enrol_again(world: World) -> None:
+    """Spark uses each executor number once, but a restarted driver counts from one again."""
     old, new = world.pod(1, uid=1), world.pod(1, named="again", uid=2)
     for pod in (old, new):
         await asyncio.to_thread(pod.issuer.issue_to, pod.directory, pod.spiffe_id)
@@ -245,7 +245,7 @@ async def test_who_was_succeeded_under_a_name_does_not_come_back(world: World) -
         await asyncio.to_thread(old.issuer.issue_to, old.directory, old.spiffe_id)
 
 
-async def test_what_is_mounted_and_damaged_changes_nothing(world: World, tmp_path: Path) -> None:
+async def test_damaged_or_foreign_mounted_trust_anchors_are_ignored(world: World, tmp_path: Path) -> None:
     executor = world.pod(1)
     await asyncio.to_thread(executor.issuer.issue_to, executor.directory, executor.spiffe_id)
     trusted = (executor.directory / "ca.pem").read_bytes()
@@ -262,7 +262,7 @@ async def test_what_is_mounted_and_damaged_changes_nothing(world: World, tmp_pat
 
 
 @pytest.mark.spark
-async def test_the_command_of_a_pod_enrols_runs_spark_and_ends_with_its_exit_code(world: World) -> None:
+async def test_the_pod_command_enrols_runs_spark_and_returns_its_exit_code(world: World) -> None:
     pod = world.pod()
     (host, port), (_, enrolment) = world.address.mutual, world.address.enrolment
     plugin = pod.root / "keys" / "sluice-spark.jar"

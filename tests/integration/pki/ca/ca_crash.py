@@ -1,10 +1,12 @@
-"""Runs the online authority over and over, killed at a later write each time, and says what is left; for test_ca_crash.
+"""Runs the online authority repeatedly, killed at a later write each time, and reports what is left.
+
+Used by test_ca_crash.
 
     python ca_crash.py DIRECTORY
 
-The authority's own :class:`~sluice.pki.ledger.file.Disk` kills the process (SIGKILL) before, in the middle of, or after
-its n-th step. Prints one JSON object per crash: which certificates left the process, what the ledger says after a
-restart, and how often the one token of the run could be used in all.
+The authority's own :class:`~sluice.pki.ledger.file.Disk` kills the process (SIGKILL) before, in the
+middle of, or after its n-th step. Prints one JSON object per crash: which certificates left the process,
+what the ledger says after a restart, and how often the one token of the run could be used in all.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ DRIVER = SpiffeId.driver(CONFIG.trust_domain, "a" * 32)
 
 
 def serve_and_die(pki: Path, token: str | None, disk: Disk, leaving: int) -> None:
-    """All that the authority does in its life; each certificate that leaves is written to the pipe ``leaving``.
+    """Run the whole life of the authority, and write each certificate it issues to the pipe ``leaving``.
 
-    Without a token it only starts, and repairs.
+    Without a token the authority only starts and repairs its ledger.
     """
 
     def leave(signed: SignedChain) -> x509.Certificate:
@@ -62,7 +64,7 @@ def serve_and_die(pki: Path, token: str | None, disk: Disk, leaving: int) -> Non
 
 
 def uses(pki: Path, token: str) -> int:
-    """Start again and try to use ``token`` twice; how many of the tries were granted."""
+    """Start the authority again and try to use ``token`` twice; return how many tries were granted."""
     authority = OnlineAuthority(pki, CONFIG)
     granted = 0
     for _ in range(2):
@@ -76,7 +78,10 @@ def uses(pki: Path, token: str) -> int:
 
 
 def main(directory: Path) -> None:
-    """One fresh authority for each way to die; torn tails are repaired by authorities that die again."""
+    """Create a fresh authority for each way to die.
+
+    Authorities that repair a torn tail of the ledger are killed during the repair, too.
+    """
     template = directory / "template"
     LocalIssuer(template, CONFIG).ensure_authorities()
     certificate = AuthorityStore(template).certificate(AuthorityKind.INTERNAL)

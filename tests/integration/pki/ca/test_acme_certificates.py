@@ -1,4 +1,4 @@
-"""The ACME server over real TLS, and what a certificate of it is worth inside the cluster: nothing."""
+"""The ACME server over real TLS; its certificates are worth nothing inside the cluster."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def address(pki: TestPki) -> AsyncIterator[CaAddress]:
 
 
 def certificate(pki: TestPki, *names: str) -> tuple[Path, Path]:
-    """A certificate as the ACME server issues it, and its key, as files."""
+    """Write a certificate as the ACME server issues it, and its key, to files."""
     key = generate_key()
     engine = IssuingEngine(pki.home.pki, pki.config)
     names_of = HostNames.checked(names, ["127.0.0.1"])
@@ -59,7 +59,9 @@ def certificate(pki: TestPki, *names: str) -> tuple[Path, Path]:
     return chain_file, key_file
 
 
-async def test_clients_reach_the_server_with_the_root_alone(pki: TestPki, address: CaAddress) -> None:
+async def test_acme_clients_need_only_the_root_certificate_to_reach_the_server(
+    pki: TestPki, address: CaAddress
+) -> None:
     assert address.acme is not None
     root = AuthorityStore(pki.home.pki).certificate_file(AuthorityKind.ROOT)
     context = ssl.create_default_context(cafile=str(root))
@@ -88,7 +90,7 @@ async def test_no_acme_server_without_its_section(pki: TestPki) -> None:
     assert not (pki.home.pki / "ca" / "acme.sqlite").exists()
 
 
-async def test_an_address_for_everybody_needs_a_url(pki: TestPki) -> None:
+async def test_an_acme_server_on_all_interfaces_needs_a_url(pki: TestPki) -> None:
     config = CaConfig(acme=AcmeConfig(host="0.0.0.0"))  # noqa: S104  refused
     with pytest.raises(StoreError, match="set url"):
         async with online_ca(pki.home, pki.config, config):
@@ -104,7 +106,7 @@ def hostile_client(pki: TestPki, alpn: tuple[str, ...]) -> ssl.SSLContext:
     return context
 
 
-async def test_the_authority_renews_nothing_for_an_acme_certificate(pki: TestPki, address: CaAddress) -> None:
+async def test_the_mutual_tls_port_of_the_ca_refuses_an_acme_certificate(pki: TestPki, address: CaAddress) -> None:
     await assert_refused(*address.mutual, hostile_client(pki, ALPN))
 
 
@@ -121,7 +123,7 @@ async def test_the_authority_renews_nothing_for_an_acme_certificate(pki: TestPki
         (Channel.EGRESS, Role.GATEWAY),
     ],
 )
-async def test_no_internal_listener_admits_an_acme_certificate(pki: TestPki, channel: Channel, role: Role) -> None:
+async def test_internal_listeners_refuse_an_acme_certificate(pki: TestPki, channel: Channel, role: Role) -> None:
     admitted: list[asyncio.Protocol] = []
 
     class Admitted(asyncio.Protocol):
@@ -137,7 +139,7 @@ async def test_no_internal_listener_admits_an_acme_certificate(pki: TestPki, cha
         await listener.close()
 
 
-async def test_no_internal_client_accepts_a_server_with_an_acme_certificate(pki: TestPki) -> None:
+async def test_internal_clients_refuse_a_server_with_an_acme_certificate(pki: TestPki) -> None:
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(*certificate(pki, "jobmanager.internal.example"))
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=serving)
@@ -148,8 +150,8 @@ async def test_no_internal_client_accepts_a_server_with_an_acme_certificate(pki:
             await asyncio.open_connection("127.0.0.1", port, ssl=context)
 
 
-async def test_an_acme_certificate_that_says_it_is_internal_is_refused_too(pki: TestPki) -> None:
-    """Even if the anchor were the same: there is no identity in it, and it is for servers alone."""
+async def test_an_acme_certificate_has_no_spiffe_id_and_is_for_servers_only(pki: TestPki) -> None:
+    """So it would be refused inside even if the trust anchor were the same."""
     chain_file, _ = certificate(pki, "jobmanager.internal.example")
     leaf = x509.load_pem_x509_certificates(chain_file.read_bytes())[0]
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -159,7 +161,7 @@ async def test_an_acme_certificate_that_says_it_is_internal_is_refused_too(pki: 
     assert [usage.dotted_string for usage in usages] == ["1.3.6.1.5.5.7.3.1"]
 
 
-async def test_names_of_the_gateway_are_not_certified(pki: TestPki) -> None:
+async def test_the_acme_server_does_not_certify_names_of_the_gateway_or_its_own(pki: TestPki) -> None:
     config = AcmeConfig(names=("*.internal.example", "127.0.0.0/8"))
     policy = name_policy(pki.home, config, "acme.internal.example")
     name = Identifier("dns", "sluice.internal.example")

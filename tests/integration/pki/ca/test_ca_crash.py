@@ -1,4 +1,7 @@
-"""kill -9 at every write of the online authority: no token twice, nothing out that is not in the ledger."""
+"""The online authority killed with SIGKILL at every write.
+
+No token is used twice, and no certificate gets out that is not in the ledger.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from tests.crash_injection import crash_reports
 SCRIPT = Path(__file__).with_name("ca_crash.py")
 
 
-def test_authority_killed_at_every_write_keeps_its_promises(tmp_path: Path) -> None:
+def test_an_authority_killed_at_any_write_uses_no_token_twice_and_records_every_certificate(tmp_path: Path) -> None:
     reports = crash_reports(SCRIPT, tmp_path)
     assert sum(report["died"] for report in reports) >= 3 * 7, "the crashes did not hit the steps"
     for report in reports:

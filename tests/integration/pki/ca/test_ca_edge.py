@@ -1,4 +1,7 @@
-"""The gateway's public certificate from the online authority: by a token of its kind, renewed by who holds it."""
+"""The gateway's public certificate from the online authority.
+
+It is issued for a token of its own kind, and only its holder can renew it.
+"""
 
 from __future__ import annotations
 
@@ -68,10 +71,10 @@ async def enrolled(pki: TestPki, ca: CaAddress, directory: Path, **options: Any)
 
 
 @pytest.mark.parametrize("algorithm", ["ecdsa-p256", "ed25519", "rsa-3072"])
-async def test_the_edge_signs_it_and_its_holder_renews_it(
+async def test_the_edge_authority_signs_a_public_certificate_and_its_holder_renews_it(
     algorithm: str, pki: TestPki, ca: CaAddress, tmp_path: Path
 ) -> None:
-    """For servers only, with just the names of the token; Ed25519, which browsers do not take, becomes ECDSA."""
+    """For servers only, with exactly the token's names; Ed25519 becomes ECDSA because browsers reject it."""
     directory = tmp_path / "edge"
     first = await enrolled(pki, ca, directory, algorithm=algorithm)
     edge = AuthorityStore(pki.home.pki).certificate(AuthorityKind.EDGE)
@@ -86,10 +89,10 @@ async def test_the_edge_signs_it_and_its_holder_renews_it(
     assert issued(pki) == ["edge-enrolment", "edge-renewal"]
 
 
-async def test_a_token_of_one_kind_gives_no_certificate_of_the_other(
+async def test_an_internal_or_edge_token_gives_no_certificate_of_the_other_kind(
     pki: TestPki, ca: CaAddress, tmp_path: Path
 ) -> None:
-    """What comes back for the wrong kind is not installed."""
+    """The answer to the wrong kind of token is not installed."""
     for edge_server in (True, False):
         token = new_token(pki, edge_server=edge_server)
         with pytest.raises(CaUnavailable, match="does not match the request"):
@@ -122,9 +125,7 @@ def test_tokens_for_public_certificates_are_for_gateways_with_names(
         mint(spiffe_id, certificate, dns=dns, edge_server=True, now=utc_now())
 
 
-async def test_the_public_certificate_itself_is_not_accepted_inside(
-    pki: TestPki, ca: CaAddress, tmp_path: Path
-) -> None:
+async def test_the_mutual_tls_port_refuses_the_public_certificate(pki: TestPki, ca: CaAddress, tmp_path: Path) -> None:
     directory = tmp_path / "edge"
     await enrolled(pki, ca, directory)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -175,7 +176,7 @@ def _of_a_user(pki: TestPki, _: IdentityMaterial) -> dict[str, Any]:
         pytest.param(_of_a_user, 422, id="a user's certificate"),
     ],
 )
-async def test_only_the_holder_of_a_public_certificate_gets_it_again(
+async def test_only_the_holder_of_a_public_certificate_can_renew_it(
     forge: Forge, status: int, pki: TestPki, ca: CaAddress, tmp_path: Path
 ) -> None:
     own = await enrolled(pki, ca, tmp_path / "edge")
@@ -207,7 +208,7 @@ async def test_a_revoked_public_certificate_is_not_renewed(pki: TestPki, ca: CaA
         await enrolled(pki, ca, tmp_path / "again")
 
 
-async def test_without_the_edge_authoritys_key_the_error_says_so_and_the_token_stays_good(
+async def test_a_missing_edge_authority_key_is_reported_and_the_token_stays_valid(
     pki: TestPki, ca: CaAddress, tmp_path: Path
 ) -> None:
     key = pki.home.pki / "authorities" / "edge" / "key.pem"

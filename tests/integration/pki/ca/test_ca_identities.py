@@ -1,4 +1,7 @@
-"""How ``sluice up`` gets its processes' identities: by token when there is none that counts, else by renewal."""
+"""How ``sluice up`` gets the identities of its processes.
+
+It enrols with a token if there is no valid identity, and renews otherwise.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ WORKER = SpiffeId.process("sluice.local", Role.TASKMANAGER, "taskmanager-1")
 
 @pytest.fixture
 async def home(tmp_path: Path) -> AsyncIterator[Home]:
-    """A home whose online authority runs; the authorities are two days old."""
+    """A home with a running online authority; the authorities are two days old."""
     located = Home.at(tmp_path / "home")
     two_days_ago = utc_now() - dt.timedelta(days=2)
     LocalIssuer(located, CONFIGURATION.pki, clock=lambda: two_days_ago).ensure_authorities()
@@ -50,18 +53,18 @@ async def home(tmp_path: Path) -> AsyncIterator[Home]:
 
 
 def issued(home: Home) -> list[tuple[str, str]]:
-    """To the JobManager and the TaskManagers."""
+    """Return what was issued to the JobManager and the TaskManagers: kind and identity."""
     records = issued_online(home.pki)
     return [(each.kind, each.identity) for each in records if SpiffeId.parse(each.identity).role in ROLES]
 
 
 def put(home: Home, spiffe_id: SpiffeId, *, hours_ago: float, ip: str = "127.0.0.1") -> None:
-    """Give a process an identity that was issued some time ago."""
+    """Give a process an identity that was issued ``hours_ago`` hours ago."""
     issuer = LocalIssuer(home, CONFIGURATION.pki, clock=lambda: utc_now() - dt.timedelta(hours=hours_ago))
     issuer.issue_to(home.identity(spiffe_id.role, spiffe_id.name), spiffe_id, ips=[ip])
 
 
-async def test_missing_identities_come_by_token_and_good_ones_stay(home: Home) -> None:
+async def test_missing_identities_are_enrolled_by_token_and_valid_ones_are_kept(home: Home) -> None:
     lines = await asyncio.to_thread(issue_due, home, CONFIGURATION)
     assert len(lines) == 6, "the gateway's three, the auth service's, the JobManager's, the TaskManager's"
     assert issued(home) == [("enrolment", str(JOBMANAGER)), ("enrolment", str(WORKER))]
@@ -79,14 +82,16 @@ async def test_missing_identities_come_by_token_and_good_ones_stay(home: Home) -
         pytest.param(25, "127.0.0.1", "enrolment", id="expired"),
     ],
 )
-async def test_identity_that_is_due(hours_ago: float, ip: str, kind: str, home: Home) -> None:
+async def test_a_due_identity_is_renewed_or_enrolled_anew_if_it_expired_or_moved(
+    hours_ago: float, ip: str, kind: str, home: Home
+) -> None:
     put(home, JOBMANAGER, hours_ago=0)
     put(home, WORKER, hours_ago=hours_ago, ip=ip)
     await asyncio.to_thread(issue_due, home, CONFIGURATION)
     assert issued(home) == [(kind, str(WORKER))]
 
 
-async def test_damaged_identity_is_replaced_by_token(home: Home) -> None:
+async def test_a_damaged_identity_is_enrolled_anew_by_token(home: Home) -> None:
     put(home, JOBMANAGER, hours_ago=0)
     put(home, WORKER, hours_ago=13)
     (home.identity(WORKER.role, WORKER.name) / "key.pem").write_text("damaged")
@@ -94,7 +99,9 @@ async def test_damaged_identity_is_replaced_by_token(home: Home) -> None:
     assert issued(home) == [("enrolment", str(WORKER))]
 
 
-async def test_without_the_authority_the_gateway_still_gets_its_certificate_and_the_rest_stays(tmp_path: Path) -> None:
+async def test_without_the_ca_the_gateway_still_gets_its_certificate_and_other_identities_are_kept(
+    tmp_path: Path,
+) -> None:
     home = Home.at(tmp_path / "home")
     prepare_authorities(home, CONFIGURATION)
     put(home, JOBMANAGER, hours_ago=13)
@@ -106,15 +113,15 @@ async def test_without_the_authority_the_gateway_still_gets_its_certificate_and_
 
 
 def revoke(home: Home, spiffe_id: SpiffeId, reason: Reason) -> None:
-    """Revoke the present certificate of a process, and bring the list to everybody."""
+    """Revoke the current certificate of a process, and distribute the CRL to all processes."""
     leaf = read_certificates(home.identity(spiffe_id.role, spiffe_id.name) / CHAIN_FILE)[0]
     revocations = LocalIssuer(home, CONFIGURATION.pki).revocations
     revocations.revoke(AuthorityKind.INTERNAL, [RevocationTarget.of(leaf, str(spiffe_id))], reason)
     assert refresh_lists(home, CONFIGURATION) == []
 
 
-async def test_a_replaced_certificate_is_enrolled_anew_and_a_revoked_identity_gets_nothing(home: Home) -> None:
-    """The authority itself says no: neither the old certificate nor a fresh token helps who was revoked."""
+async def test_a_superseded_certificate_is_enrolled_anew_and_a_revoked_identity_is_not(home: Home) -> None:
+    """The authority itself refuses a revoked identity, with its old certificate and with a fresh token."""
     await asyncio.to_thread(issue_due, home, CONFIGURATION)
     directory = home.identity(WORKER.role, WORKER.name)
     assert (directory / CRL_FILE).exists(), "it came with the certificate"

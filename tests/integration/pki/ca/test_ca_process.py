@@ -1,4 +1,4 @@
-"""``sluice run ca`` as a process of its own and its verbs, as an operator uses them."""
+"""``sluice run ca`` as a separate process, and its commands as an operator uses them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def off_loop(*arguments: str, stdin: str = "") -> subprocess.CompletedProc
 
 
 async def address_of(pki: TestPki, process: subprocess.Popen[bytes]) -> CaAddress:
-    """Where ``process`` listens, once it does."""
+    """Wait until ``process`` listens; return its address."""
 
     def published() -> bool:
         assert process.poll() is None, "the CA ended"
@@ -80,8 +80,10 @@ async def address_of(pki: TestPki, process: subprocess.Popen[bytes]) -> CaAddres
     return read_ca(pki.home)
 
 
-async def test_killed_authority_has_recorded_whatever_left_it(pki: TestPki, start_ca: StartCa, tmp_path: Path) -> None:
-    """SIGKILL while four clients ask for certificates; then it starts again and goes on."""
+async def test_a_killed_authority_has_recorded_every_certificate_it_issued(
+    pki: TestPki, start_ca: StartCa, tmp_path: Path
+) -> None:
+    """SIGKILL while four clients request certificates; then the authority restarts and continues."""
     process = start_ca()
     address = await address_of(pki, process)
     home = ("--home", str(pki.home.root))
@@ -167,14 +169,16 @@ def test_token_is_printed_once_or_written_to_a_private_file(pki: TestPki, tmp_pa
         (("ledger", "verify"), 1),
     ],
 )
-def test_what_the_verbs_refuse(arguments: tuple[str, ...], code: int, pki: TestPki) -> None:
+def test_invalid_pki_commands_fail_with_their_exit_code_and_create_no_token(
+    arguments: tuple[str, ...], code: int, pki: TestPki
+) -> None:
     done = sluice("pki", *arguments, "--home", str(pki.home.root))
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     assert not list((pki.home.pki / "ca").glob("tokens/*.json"))
 
 
-def test_broken_or_shortened_ledger_is_told_by_its_exit_code(pki: TestPki) -> None:
+def test_verifying_a_modified_or_truncated_ledger_fails(pki: TestPki) -> None:
     path = ledger_path(pki.home.pki)
     ledger = Ledger(path, clock=utc_now)
     for number in range(3):

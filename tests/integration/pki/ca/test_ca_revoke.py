@@ -1,4 +1,4 @@
-"""Revocation at the word of the auth service: for nobody else, of what the authority knows, and at once."""
+"""Revocation on request of the auth service: only for it, only of known certificates, and at once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Authority:
 
     @property
     def serial(self) -> str:
-        """Of the TaskManager's certificate."""
+        """The serial number of the TaskManager's certificate, in hexadecimal."""
         return f"{read_certificates(self.worker / 'chain.pem')[0].serial_number:x}"
 
     async def revoke(
@@ -59,14 +59,14 @@ class Authority:
         by: str = "ada",
         asks: TlsIdentity | None = None,
     ) -> tuple[str, bool]:
-        """What was revoked, and whether it was not before."""
+        """Request a revocation; return the revoked identity and whether the revocation is new."""
         answer = await asyncio.to_thread(
             revoke, asks or self.auth, self.address.mutual, serial or self.serial, reason, by
         )
         return answer.identity, answer.new
 
     def is_revoked(self, serial: str, kind: AuthorityKind = AuthorityKind.INTERNAL) -> bool:
-        """Whether the authority's record has it."""
+        """Return whether the authority has recorded the revocation of ``serial``."""
         store = RevocationStore(self.pki.home.pki, self.pki.config, clock=utc_now)
         return store.is_revoked(kind, int(serial, 16))
 
@@ -78,7 +78,7 @@ async def authority(tmp_path: Path) -> AsyncIterator[Authority]:
         yield Authority(pki, address)
 
 
-async def test_a_leaf_is_revoked_and_the_list_is_where_processes_look(
+async def test_a_revoked_certificate_is_in_the_crl_that_processes_read(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     serial = authority.serial
@@ -92,14 +92,16 @@ async def test_a_leaf_is_revoked_and_the_list_is_where_processes_look(
     assert "\n" not in line
 
 
-async def test_nobody_but_the_auth_service_may(authority: Authority) -> None:
+async def test_only_the_auth_service_may_revoke_certificates(authority: Authority) -> None:
     for role in (Role.JOBMANAGER, Role.TASKMANAGER, Role.GATEWAY, Role.SHUFFLE_WORKER, Role.ZOOKEEPER):
         with pytest.raises(PeerRefused):
             await authority.revoke(asks=authority.pki.process(role))
     assert not authority.is_revoked(authority.serial)
 
 
-async def test_what_lives_elsewhere_is_found_in_the_ledger_and_damage_hinders_nothing(authority: Authority) -> None:
+async def test_a_certificate_kept_elsewhere_is_revoked_through_the_ledger_despite_a_damaged_identity(
+    authority: Authority,
+) -> None:
     serial = authority.serial
     shutil.rmtree(authority.worker)
     damaged = authority.pki.home.identity(Role.TASKMANAGER, "tm-2")
@@ -109,7 +111,9 @@ async def test_what_lives_elsewhere_is_found_in_the_ledger_and_damage_hinders_no
     assert authority.is_revoked(serial)
 
 
-async def test_what_cannot_be_revoked_is_told(authority: Authority) -> None:
+async def test_an_unknown_serial_an_unsuitable_reason_and_the_own_certificate_are_not_revoked(
+    authority: Authority,
+) -> None:
     with pytest.raises(CertificateUnknown, match="no certificate with serial abcdef"):
         await authority.revoke("abcdef")
     with pytest.raises(CertificateRejected, match="this is not one"):
@@ -123,7 +127,7 @@ async def test_what_cannot_be_revoked_is_told(authority: Authority) -> None:
     assert not authority.is_revoked(authority.serial)
 
 
-async def test_more_than_a_person_asks_for_has_to_wait(authority: Authority) -> None:
+async def test_revocation_requests_are_rate_limited(authority: Authority) -> None:
     burst, _ = REVOCATIONS_PER_IDENTITY
     for _ in range(burst):
         with pytest.raises(CertificateUnknown):
@@ -132,7 +136,7 @@ async def test_more_than_a_person_asks_for_has_to_wait(authority: Authority) -> 
         await authority.revoke("abcdef")
 
 
-async def test_a_revoked_auth_service_may_not_ask_either(authority: Authority) -> None:
+async def test_a_revoked_auth_service_may_not_revoke_certificates(authority: Authority) -> None:
     own = f"{authority.auth.material.leaf.serial_number:x}"
     assert await authority.revoke(own) == (str(authority.auth.spiffe_id), True)
     assert await refused_within(20, authority), "the authority has the list within a second"
@@ -142,7 +146,7 @@ async def test_a_revoked_auth_service_may_not_ask_either(authority: Authority) -
 
 
 async def refused_within(seconds: float, authority: Authority) -> bool:
-    """Whether the auth service is let in no more by then."""
+    """Return whether the authority refuses the auth service within ``seconds``."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

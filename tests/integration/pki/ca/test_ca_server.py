@@ -1,4 +1,4 @@
-"""The online authority on real sockets: who gets in by which port, and what it gets there."""
+"""The online authority on real sockets: who is admitted on which port, and what they get there."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Ca:
         return text
 
     def ledger(self) -> list[LedgerRecord]:
-        """What was issued but the authority's own identity."""
+        """Return the records of what was issued, except the authority's own and local identities."""
         return [
             each
             for each in read_ledger(ledger_path(self.pki.home.pki))
@@ -87,7 +87,7 @@ class Ca:
         ]
 
     def issuer(self, spiffe_id: SpiffeId = MASTER) -> OnlineIssuer:
-        """An issuer that does not wait."""
+        """Return an issuer that does not wait between tries."""
         return OnlineIssuer(self.pki.identity(spiffe_id), lambda: (self.address,), retry_seconds=0)
 
 
@@ -114,7 +114,9 @@ def call(
         connection.close()
 
 
-async def test_enrolment_gives_the_tokens_identity_and_the_key_stays_here(ca: Ca, tmp_path: Path) -> None:
+async def test_an_enrolment_gives_the_identity_of_the_token_and_the_key_stays_with_the_client(
+    ca: Ca, tmp_path: Path
+) -> None:
     token = ca.token(dns=["tm.example.org"], ips=["10.0.0.7"])
     out = tmp_path / "out"
     got = await off_loop(
@@ -140,7 +142,7 @@ async def test_enrolment_gives_the_tokens_identity_and_the_key_stays_here(ca: Ca
         pytest.param(Role.CA, "ca-1", [], id="the authority itself"),
     ],
 )
-async def test_token_of_one_identity_is_good_for_no_other(
+async def test_a_join_token_is_valid_only_for_its_own_identity_and_names(
     role: Role, name: str, dns: list[str], ca: Ca, tmp_path: Path
 ) -> None:
     token = ca.token()
@@ -151,14 +153,14 @@ async def test_token_of_one_identity_is_good_for_no_other(
 
 
 class Pretender:
-    """A server without the right certificate that says it is the authority, and keeps what it is sent."""
+    """A server that pretends to be the authority without its certificate, and records what it receives."""
 
     def __init__(self, ca_pem: str) -> None:
         self.ca_pem = ca_pem
         self.seen = b""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer everything with the true anchors."""
+        """Answer every request with the genuine trust anchors."""
         with_body = b""
         try:
             self.seen += await reader.readuntil(b"\r\n\r\n")
@@ -181,7 +183,7 @@ async def pretending(context: ssl.SSLContext, ca_pem: str) -> AsyncIterator[tupl
 
 
 @pytest.mark.parametrize("case", HOSTILE_SERVERS)
-async def test_token_is_never_shown_to_a_server_that_is_not_the_authority(
+async def test_a_join_token_is_never_sent_to_a_server_that_is_not_the_authority(
     case: Hostile, ca: Ca, tmp_path: Path
 ) -> None:
     token = ca.token()
@@ -196,7 +198,7 @@ async def test_token_is_never_shown_to_a_server_that_is_not_the_authority(
     assert b"slj_" not in pretender.seen
 
 
-async def test_server_of_another_authority_is_told_by_the_fingerprint(ca: Ca, tmp_path: Path) -> None:
+async def test_a_server_of_another_authority_is_detected_by_the_fingerprint(ca: Ca, tmp_path: Path) -> None:
     other = TestPki(tmp_path / "other")
     async with online_ca(other.home, other.config, CaConfig()) as elsewhere:
         with pytest.raises(CaUnavailable, match="not of the authority"):
@@ -217,7 +219,7 @@ async def test_renewal_gives_the_same_names_with_a_new_key(ca: Ca) -> None:
 
 
 @pytest.mark.parametrize("case", HOSTILE_CLIENTS)
-async def test_hostile_client_does_not_get_through_the_mutual_tls_port(case: Hostile, ca: Ca) -> None:
+async def test_a_hostile_client_is_refused_by_the_mutual_tls_port(case: Hostile, ca: Ca) -> None:
     hostile = ca.pki.hostile(case, pretending=WORKER)
     await assert_refused(*ca.address.mutual, hostile.client_context(alpn=("http/1.1",)))
     assert ca.ledger() == []
@@ -226,7 +228,7 @@ async def test_hostile_client_does_not_get_through_the_mutual_tls_port(case: Hos
 @pytest.mark.parametrize(
     "spiffe_id", [DRIVER, SpiffeId.executor(TRUST_DOMAIN, JOB, 1), SpiffeId.process(TRUST_DOMAIN, Role.CA, "ca-2")]
 )
-async def test_jobs_and_other_authorities_have_no_business_at_the_mutual_tls_port(spiffe_id: SpiffeId, ca: Ca) -> None:
+async def test_jobs_and_other_authorities_are_refused_by_the_mutual_tls_port(spiffe_id: SpiffeId, ca: Ca) -> None:
     identity = ca.pki.identity(spiffe_id)
     context = identity.client_context(server_policy(Channel.CA, TRUST_DOMAIN), alpn=("http/1.1",))
     await assert_refused(*ca.address.mutual, context)
@@ -257,7 +259,7 @@ async def test_no_other_role_gets_identities_of_jobs(role: Role, ca: Ca) -> None
 
 
 @pytest.mark.parametrize("wanted", [WORKER, MASTER, SpiffeId.process(TRUST_DOMAIN, Role.USER, "eve")])
-async def test_jobmanager_gets_identities_of_nothing_but_jobs(wanted: SpiffeId, ca: Ca) -> None:
+async def test_a_jobmanager_gets_identities_only_for_jobs(wanted: SpiffeId, ca: Ca) -> None:
     with pytest.raises(IssuanceRefused):
         await off_loop(ca.issuer().sign_csr, new_csr(wanted)[1], wanted)
     context = ca.pki.identity(MASTER).client_context(server_policy(Channel.CA, TRUST_DOMAIN), alpn=("http/1.1",))
@@ -267,7 +269,7 @@ async def test_jobmanager_gets_identities_of_nothing_but_jobs(wanted: SpiffeId, 
     assert ca.ledger() == []
 
 
-async def test_a_jobmanager_has_tokens_of_jobs_signed_and_anybody_inside_gets_their_keys(ca: Ca) -> None:
+async def test_a_jobmanager_gets_job_tokens_signed_and_every_process_gets_the_verification_keys(ca: Ca) -> None:
     token = await OnlineTokens(ca.pki.identity(MASTER), lambda: (ca.address,)).sign_token(DRIVER, ["reports"], "ada")
     answer = await OnlineTokens(ca.pki.identity(WORKER), lambda: (ca.address,)).keys()
     keys = decode_jwks(answer.jwks.encode())
@@ -291,7 +293,7 @@ async def test_a_jobmanager_has_tokens_of_jobs_signed_and_anybody_inside_gets_th
         pytest.param(MASTER, DRIVER, [f"a{n}" for n in range(9)], 400, id="too many"),
     ],
 )
-async def test_nobody_else_gets_tokens_and_nobody_for_others(
+async def test_a_job_token_for_another_requester_subject_or_invalid_audience_is_refused(
     ca: Ca, requester: SpiffeId, wanted: SpiffeId, audience: list[str], status: int
 ) -> None:
     identity = ca.pki.identity(requester)
@@ -333,14 +335,16 @@ async def test_mutual_tls_port_has_no_enrolment(method: str, path: str, ca: Ca) 
         pytest.param(b"x" * (MAX_REQUEST_BYTES + 1), 413, id="too large"),
     ],
 )
-async def test_malformed_enrolments_are_answered_and_the_authority_goes_on(body: bytes, status: int, ca: Ca) -> None:
+async def test_a_malformed_enrolment_gets_an_error_and_the_authority_keeps_serving(
+    body: bytes, status: int, ca: Ca
+) -> None:
     answered, _ = await off_loop(call, ca.address.enrolment, unverified_client_context(), "POST", ENROL_PATH, body)
     assert answered == status
     answered, document = await off_loop(call, ca.address.enrolment, unverified_client_context(), "GET", AUTHORITY_PATH)
     assert (answered, set(document)) == (200, {"ca_pem"})
 
 
-async def test_secret_of_a_token_is_not_in_the_log_whatever_happens(
+async def test_the_secret_of_a_join_token_is_never_logged(
     ca: Ca, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = ca.token()
@@ -354,7 +358,7 @@ async def test_secret_of_a_token_is_not_in_the_log_whatever_happens(
     assert token.split("_")[2].encode() not in ledger_path(ca.pki.home.pki).read_bytes()
 
 
-async def test_many_at_once_with_one_token_get_one_certificate(ca: Ca) -> None:
+async def test_concurrent_enrolments_with_one_token_get_one_certificate(ca: Ca) -> None:
     token = ca.token()
     bodies = [msgspec.json.encode(EnrolRequest(token=token, csr_pem=new_csr(WORKER)[1].decode())) for _ in range(12)]
     answers = await asyncio.gather(
@@ -372,7 +376,7 @@ async def test_many_at_once_with_one_token_get_one_certificate(ca: Ca) -> None:
     assert len(ca.ledger()) == 1
 
 
-async def test_requests_beyond_the_rate_are_told_to_wait(tmp_path: Path) -> None:
+async def test_requests_above_the_rate_limit_are_refused_with_a_retry_time(tmp_path: Path) -> None:
     pki = TestPki(tmp_path)
     authority = OnlineAuthority(pki.home.pki, pki.config)
     own = pki.identity(SpiffeId.process(TRUST_DOMAIN, Role.CA, "ca-1"))
@@ -392,7 +396,7 @@ async def test_requests_beyond_the_rate_are_told_to_wait(tmp_path: Path) -> None
     authority.close()
 
 
-async def test_stranger_cannot_keep_a_connection(tmp_path: Path) -> None:
+async def test_a_stranger_cannot_keep_an_enrolment_connection_open(tmp_path: Path) -> None:
     own = TestPki(tmp_path).process(Role.CA)
     listener = EnrolmentListener(own, asyncio.Protocol, alpn=("http/1.1",), connection_seconds=0.05)
     address = await listener.start("127.0.0.1", 0)
@@ -404,7 +408,7 @@ async def test_stranger_cannot_keep_a_connection(tmp_path: Path) -> None:
     await listener.close()
 
 
-async def test_issuer_waits_for_an_authority_that_comes_back_elsewhere(tmp_path: Path) -> None:
+async def test_an_issuer_waits_for_an_authority_that_restarts_at_another_address(tmp_path: Path) -> None:
     pki = TestPki(tmp_path)
     master = pki.identity(MASTER)
     now = 0.0
@@ -430,15 +434,15 @@ async def test_issuer_waits_for_an_authority_that_comes_back_elsewhere(tmp_path:
     assert now <= RETRY_SECONDS
 
 
-async def test_authorities_of_one_home_have_different_names(ca: Ca) -> None:
+async def test_a_second_authority_of_the_same_name_does_not_start_in_one_home(ca: Ca) -> None:
     with pytest.raises(PkiError, match="another process is the authority ca-1"):
         async with online_ca(ca.pki.home, ca.pki.config, CaConfig()):
             pytest.fail("there are two")
     assert read_ca(ca.pki.home) == ca.address
 
 
-async def test_foreign_certificate_in_the_answer_is_not_written(ca: Ca) -> None:
-    """An authority that answers with another identity than was asked for is not believed."""
+async def test_a_certificate_of_another_identity_in_the_answer_is_not_installed(ca: Ca) -> None:
+    """An authority that answers with another identity than the requested one is not trusted."""
     own = ca.pki.process(Role.CA)
     other = ca.pki.directory(MASTER)
     answer = {"chain_pem": (other / "chain.pem").read_text(), "ca_pem": (other / "ca.pem").read_text()}
@@ -469,11 +473,11 @@ async def test_foreign_certificate_in_the_answer_is_not_written(ca: Ca) -> None:
         ("[::1]:8443", ("::1", 8443)),
     ],
 )
-def test_addresses(text: str, address: tuple[str, int]) -> None:
+def test_a_ca_address_is_parsed(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "ca", "ca:", ":1", "ca:0", "ca:70000", "ca:x", "::1:3", "a/b:c:1", "ca:²"])
-def test_what_is_no_address(text: str) -> None:
+def test_a_malformed_ca_address_is_refused(text: str) -> None:
     with pytest.raises(PkiError, match="not an address"):
         parse_address(text)

@@ -1,4 +1,7 @@
-"""A copied identity at the online authority, on real sockets: what its key still opens there, and the way back."""
+"""A copied identity at the online authority, on real sockets.
+
+The tests check what the copied key can still do there, and how to recover.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ HOUR = dt.timedelta(hours=1)
 
 
 class World:
-    """A served authority whose clock can be put forward; what it issues counts for others already."""
+    """A served authority whose clock can be moved forward.
+
+    The certificates it issues are backdated, so that others already accept them.
+    """
 
     def __init__(self, pki: TestPki, tmp_path: Path) -> None:
         self.pki = pki
@@ -61,23 +67,23 @@ class World:
         self.address = CaAddress(mutual=("", 0), enrolment=("", 0))
 
     def clock(self) -> dt.datetime:
-        """The authority's present."""
+        """Return the authority's current time."""
         return utc_now() + self.ahead
 
     def issue(self, spiffe_id: SpiffeId) -> Path:
-        """The directory of a process, certified by hand."""
+        """Issue an identity to a process without enrolment; return its directory."""
         directory = self.root / spiffe_id.name
         self.issuer.issue_to(directory, spiffe_id)
         return directory
 
     def issue_public(self) -> Path:
-        """The directory of the gateway's public certificate."""
+        """Issue the gateway's public certificate; return its directory."""
         directory = self.root / "public"
         self.issuer.issue_edge_server(directory, GATEWAY, dns=["localhost"])
         return directory
 
     def token(self, spiffe_id: SpiffeId, file: Path) -> JoinTokenFile:
-        """A join token in ``file``."""
+        """Write a join token to ``file``."""
         authority = AuthorityStore(self.pki.home.pki).certificate(AuthorityKind.INTERNAL)
         record, text = mint(spiffe_id, authority, now=self.clock())
         TokenStore(self.pki.home.pki).add(record, now=self.clock())
@@ -85,7 +91,7 @@ class World:
         return JoinTokenFile(file)
 
     def copied(self, spiffe_id: SpiffeId) -> tuple[Path, Path]:
-        """The directory of a process whose key was copied, and the copy; the owner has renewed since."""
+        """Copy the identity of a process, then renew the original; return both directories."""
         own = self.issue(spiffe_id)
         copy = Path(shutil.copytree(own, self.root / f"copy-of-{spiffe_id.name}"))
         client.renew(own, self.address.mutual)
@@ -102,7 +108,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     world.authority.close()
 
 
-async def test_copy_is_refused_by_name_and_the_owner_is_not(world: World) -> None:
+async def test_a_superseded_copy_of_an_identity_cannot_renew_but_its_owner_can(world: World) -> None:
     own, copy = await asyncio.to_thread(world.copied, WORKER)
     before = (copy / CHAIN_FILE).read_bytes()
     world.ahead = HOUR
@@ -168,7 +174,9 @@ async def test_member_that_lost_its_newest_certificate_enrols_again_with_a_token
         await asyncio.to_thread(client.renew, own, world.address.mutual)
 
 
-async def test_gateways_issuer_does_not_take_a_refusal_for_a_missing_token(world: World, tmp_path: Path) -> None:
+async def test_gateways_issuer_does_not_mistake_a_superseded_certificate_for_a_missing_token(
+    world: World, tmp_path: Path
+) -> None:
     internal, public = world.issue(GATEWAY), world.issue_public()
     copy = Path(shutil.copytree(public, tmp_path / "copy"))
     spiffe_id = read_identity(public)[0].spiffe_id
@@ -184,8 +192,8 @@ def at_once(function: Callable[[], object], times: int) -> list[object]:
         return [each.result() for each in [threads.submit(function) for _ in range(times)]]
 
 
-async def test_two_who_renew_one_directory_at_once_leave_the_newest_there(world: World) -> None:
-    """A timer and the process itself: what is written last must be what was issued last."""
+async def test_concurrent_renewals_of_one_directory_leave_the_last_issued_certificate(world: World) -> None:
+    """A timer and the process itself may renew at once: the file must hold what was issued last."""
     directory = world.issue(WORKER)
     await asyncio.to_thread(at_once, lambda: client.renew(directory, world.address.mutual), 4)
     issued = [each for each in read_ledger(ledger_path(world.pki.home.pki)) if each.kind == "renewal"]
@@ -195,7 +203,7 @@ async def test_two_who_renew_one_directory_at_once_leave_the_newest_there(world:
     assert await asyncio.to_thread(client.renew, directory, world.address.mutual)
 
 
-async def test_who_cannot_write_does_not_ask(world: World) -> None:
+async def test_a_renewal_is_not_requested_when_its_result_cannot_be_written(world: World) -> None:
     directory = world.issue(WORKER)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))

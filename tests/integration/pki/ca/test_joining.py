@@ -1,4 +1,4 @@
-"""``sluice run … --ca``: processes that enrol themselves on a machine which has nothing but a token."""
+"""``sluice run … --ca``: processes that enrol themselves on a machine that has only a token."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def ca(pki: TestPki) -> AsyncIterator[CaAddress]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """Of the machine that joins."""
+    """The home on the joining machine."""
     return Home.at(tmp_path / "joining").create()
 
 
@@ -90,10 +90,10 @@ def issued(pki: TestPki) -> list[tuple[str, str]]:
     return [(each.kind, each.identity.rsplit("/", 2)[-2]) for each in records]
 
 
-async def test_a_process_joins_by_its_token_and_starts_again_without_one(
+async def test_a_process_joins_by_its_token_and_restarts_without_a_token(
     pki: TestPki, home: Home, run: Run, tmp_path: Path
 ) -> None:
-    """The token comes by the environment; it is removed after use, and is in no argument and no log."""
+    """The token file comes by the environment; it is removed after use, its token in no argument or log."""
     file = token_file(pki, tmp_path / "token", Role.AUTH, "auth-1")
     text = file.read_text().strip()
     ready = home.sockets / "auth.sock"
@@ -133,8 +133,10 @@ async def test_a_process_without_a_good_token_does_not_start(
     assert issued(pki) == []
 
 
-async def test_envoy_joins_with_an_identity_for_each_side(pki: TestPki, home: Home, run: Run, tmp_path: Path) -> None:
-    """Outside it shows the certificate of the edge that the authority signed for the names of its token."""
+async def test_envoy_joins_with_an_internal_and_an_edge_identity(
+    pki: TestPki, home: Home, run: Run, tmp_path: Path
+) -> None:
+    """Publicly it presents the edge certificate that the authority signed for the names of its token."""
     auth = token_file(pki, tmp_path / "auth", Role.AUTH, "auth-1")
     service = run("auth", "--join-token-file", str(auth))
     await until(lambda: (home.sockets / "auth.sock").exists() or service.poll() is not None, "auth does not start")

@@ -1,4 +1,7 @@
-"""Two ``sluice run ca`` in one home: either answers, what one has done counts for both, and one may be killed."""
+"""Two ``sluice run ca`` in one home.
+
+Both answer, what one has done counts for both, and either may be killed.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +50,10 @@ WORKER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
 
 
 class LostAnswer(PendingKeys):
-    """Of a client that does not get to know that there was an answer."""
+    """The pending keys of a client that never receives the answer."""
 
     def clear(self) -> None:
-        """It never came."""
+        """Keep the keys, as if the answer had never arrived."""
 
 
 class World:
@@ -63,17 +66,17 @@ class World:
         self.master, self.auth = (self._of_the_home(role) for role in (Role.JOBMANAGER, Role.AUTH))
 
     def _of_the_home(self, role: Role) -> TlsIdentity:
-        """An identity at its place, where new trust gets to."""
+        """Issue an identity into its directory in the home, where new trust is distributed."""
         directory = self.home.identity(role, f"{role}-1")
         self.pki.issuer.issue_to(directory, SpiffeId.process(TRUST_DOMAIN, role, f"{role}-1"))
         return TlsIdentity(directory)
 
     def locate(self) -> tuple[CaAddress, ...]:
-        """Where both are, as their clients find out."""
+        """Return the addresses of both authorities, as their clients look them up."""
         return read_cas(self.home)
 
     def job(self, number: int, address: CaAddress | None = None) -> x509.Certificate:
-        """An executor's identity, from anybody or from this one."""
+        """Issue an executor's identity, by any authority or by the one at ``address``."""
         executor = SpiffeId.executor(TRUST_DOMAIN, "a" * 32, number)
         csr = new_csr(executor)[1]
         if address is None:
@@ -84,7 +87,7 @@ class World:
         return x509.load_pem_x509_certificates(signed.chain_pem.encode())[0]
 
     def revocations(self, address: CaAddress) -> set[int]:
-        """The serial numbers that this authority tells everybody are revoked."""
+        """Return the serial numbers in the CRL that the authority at ``address`` publishes."""
         answer = asyncio.run(client.fetch_trust(TlsIdentity(self.master.directory), address.mutual))
         assert answer.internal is not None
         return listed(answer.internal.crl_pem)
@@ -97,7 +100,9 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(pki, running)
 
 
-def test_both_issue_at_once_and_what_one_has_done_counts_for_the_other(world: World, tmp_path: Path) -> None:
+def test_two_authorities_issue_concurrently_and_each_honours_the_records_of_the_other(
+    world: World, tmp_path: Path
+) -> None:
     first, second = world.locate()
     assert (first.name, second.name) == ("ca-1", "ca-2")
 
@@ -124,8 +129,8 @@ def test_both_issue_at_once_and_what_one_has_done_counts_for_the_other(world: Wo
     check_ledger(world.home)
 
 
-def test_a_killed_authority_costs_no_request(world: World) -> None:
-    """Identities and tokens of jobs are signed by the other, at once."""
+def test_no_request_fails_when_one_of_two_authorities_is_killed(world: World) -> None:
+    """The other authority signs identities and tokens of jobs at once."""
     first, second = world.locate()
     issuer = OnlineIssuer(world.master, world.locate, retry_seconds=0)
     tokens = OnlineTokens(world.master, world.locate)
@@ -139,7 +144,7 @@ def test_a_killed_authority_costs_no_request(world: World) -> None:
     check_ledger(world.home)
 
 
-def test_who_was_stopped_through_a_revocation_and_a_rotation_goes_on_with_what_counts_now(world: World) -> None:
+def test_a_resumed_authority_applies_a_revocation_and_a_rotation_made_while_it_was_stopped(world: World) -> None:
     first, second = world.locate()
     before = world.job(1, first)
     world.running.signal("ca-1", signal.SIGSTOP)
@@ -179,8 +184,8 @@ def _number(home: Home) -> int:
     return max(numbers)
 
 
-def test_who_is_stopped_while_it_issues_is_named_and_keeps_no_revocation_back(world: World) -> None:
-    """The turn of a stopped process does not end. This test has it, in place of one."""
+def test_a_stopped_holder_of_the_ledger_lock_is_reported_and_does_not_block_a_revocation(world: World) -> None:
+    """A stopped process never releases the lock. This test holds it in place of one."""
     _, second = world.locate()
     leaf = world.job(1)
     with ledger_turn(ledger_path(world.home.pki)):
@@ -200,15 +205,15 @@ def test_who_is_stopped_while_it_issues_is_named_and_keeps_no_revocation_back(wo
     check_ledger(world.home)
 
 
-def test_one_name_is_one_process(world: World) -> None:
+def test_a_second_process_with_the_name_of_a_running_authority_does_not_start(world: World) -> None:
     again = world.running.begin("ca-2")
     assert again.wait(60) == 1
     assert "another process is the authority ca-2" in world.running.log_of("ca-2")
     assert len(world.locate()) == 2
 
 
-def test_trust_is_followed_at_the_other_when_one_is_killed(world: World) -> None:
-    """A long poll ends with its authority; the next question goes to the other, and hears of a revocation."""
+def test_a_trust_follower_switches_to_the_other_authority_when_one_is_killed(world: World) -> None:
+    """The long poll ends with its authority; the next request goes to the other and gets a revocation."""
     leaf = world.job(1)
     identity = TlsIdentity(world.master.directory)
     clients = Failover(world.locate)
@@ -236,8 +241,8 @@ def test_trust_is_followed_at_the_other_when_one_is_killed(world: World) -> None
     assert leaf.serial_number in asyncio.run(follow())
 
 
-def test_the_ledger_names_no_more_than_what_was_answered_or_lost(world: World) -> None:
-    """A record may be of an answer that was lost; an answer is never without its record."""
+def test_the_ledger_records_every_issued_certificate_when_an_authority_is_killed(world: World) -> None:
+    """A record may exist for an answer that was lost, but never an answer without its record."""
     left: list[str] = []
     stop = False
 

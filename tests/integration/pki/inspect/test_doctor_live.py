@@ -1,4 +1,7 @@
-"""The doctor beside running processes: a good one gives no finding, and what it presents is compared with its files."""
+"""The doctor alongside running processes.
+
+A healthy process gives no finding; what each process presents is compared with its files.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ CA = SpiffeId.process(TRUST_DOMAIN, Role.CA, "ca-1")
 
 @pytest.fixture
 def home(pki: TestPki) -> Home:
-    """A good home, the root's key kept elsewhere."""
+    """A healthy home; the root's key is kept elsewhere."""
     pki.home.create()
     pki.issuer.revocations.refresh_all()
     (AuthorityStore(pki.home.pki).directory(AuthorityKind.ROOT) / "key.pem").unlink()
@@ -45,7 +48,7 @@ def home(pki: TestPki) -> Home:
 
 @pytest.fixture
 async def running(pki: TestPki, home: Home) -> AsyncIterator[CaAddress]:
-    """The online authority of that home."""
+    """The running online authority of that home."""
     async with online_ca(home, pki.config, CaConfig()) as address:
         push_crls(home, pki.issuer.revocations.lists(), utc_now())
         yield address
@@ -53,7 +56,7 @@ async def running(pki: TestPki, home: Home) -> AsyncIterator[CaAddress]:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """A port that is taken, and on which nobody listens."""
+    """A port that is taken but has no listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -63,22 +66,26 @@ async def findings(home: Home) -> list[Finding]:
     return await asyncio.to_thread(examine, home, Processes(home.run / "cluster.json"), utc_now)
 
 
-async def test_good_running_home(running: CaAddress, home: Home) -> None:
+async def test_a_healthy_running_home_has_no_findings(running: CaAddress, home: Home) -> None:
     (process,) = announced(home)
     assert (process.role, process.alive, process.directory) == (Role.CA, True, home.identity(Role.CA, "ca-1"))
     assert process.listeners == (Address(*running.mutual), Address(*running.enrolment))
     assert await findings(home) == []
 
 
-async def test_renewed_certificate_is_presented(running: CaAddress, pki: TestPki, home: Home) -> None:
+async def test_a_listener_that_presents_its_renewed_certificate_has_no_findings(
+    running: CaAddress, pki: TestPki, home: Home
+) -> None:
     pki.issuer.issue_to(home.identity(Role.CA, "ca-1"), CA, ips=["127.0.0.1"])
     push_crls(home, pki.issuer.revocations.lists(), utc_now())
     assert await findings(home) == []
     assert running.name == "ca-1"
 
 
-async def test_listener_that_did_not_take_its_new_certificate(pki: TestPki, home: Home, tmp_path: Path) -> None:
-    """It serves from a copy, as a process does that cannot read its directory any more."""
+async def test_a_listener_that_presents_an_outdated_certificate_is_reported_as_stale(
+    pki: TestPki, home: Home, tmp_path: Path
+) -> None:
+    """It serves from a copy, like a process that can no longer read its directory."""
     directory = home.identity(Role.CA, "ca-1")
     pki.issuer.issue_to(directory, CA, ips=["127.0.0.1"])
     shutil.copytree(directory, tmp_path / "copy")
@@ -94,7 +101,9 @@ async def test_listener_that_did_not_take_its_new_certificate(pki: TestPki, home
     assert [(each.code, each.path) for each in found] == [("listener-stale", f"127.0.0.1:{bound[1]}")]
 
 
-async def test_nobody_answers_where_a_process_said_it_listens(pki: TestPki, home: Home, silent_port: int) -> None:
+async def test_an_announced_address_without_a_listener_is_reported_unless_offline(
+    pki: TestPki, home: Home, silent_port: int
+) -> None:
     pki.issuer.issue_to(home.identity(Role.CA, "ca-1"), CA)
     there = ("127.0.0.1", silent_port)
     publish_ca(home, CaAddress(name="ca-1", mutual=there, enrolment=there, pid=0))
@@ -108,7 +117,7 @@ async def test_nobody_answers_where_a_process_said_it_listens(pki: TestPki, home
     assert await asyncio.to_thread(command, "--offline") == (0, [])
 
 
-async def test_damaged_announcements_announce_nobody(home: Home) -> None:
+async def test_damaged_announcement_files_are_ignored(home: Home) -> None:
     directory = home.run / "endpoints"
     directory.mkdir(mode=0o700)
     for name, content in (("ca", "{"), ("jobmanager", '{"rpc": ["a", 70000]}'), ("envoy", "[]"), ("other", "{}")):
@@ -116,7 +125,9 @@ async def test_damaged_announcements_announce_nobody(home: Home) -> None:
     assert list(announced(home)) == []
 
 
-async def test_time_of_a_peer(running: CaAddress, silent_port: int) -> None:
+async def test_peer_time_is_read_from_a_listener_and_is_none_for_a_silent_port(
+    running: CaAddress, silent_port: int
+) -> None:
     told = await asyncio.to_thread(peer_time, Address(*running.enrolment))
     assert told is not None
     assert abs(told - utc_now()) < dt.timedelta(minutes=1)
@@ -124,7 +135,7 @@ async def test_time_of_a_peer(running: CaAddress, silent_port: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["edge", "envoy"])
-def test_envoy_presents_its_edge_certificate_where_it_has_one_and_else_its_only_one(name: str, home: Home) -> None:
+def test_envoy_is_compared_with_its_edge_identity_or_else_with_its_only_identity(name: str, home: Home) -> None:
     endpoints = home.run / "endpoints"
     endpoints.mkdir(parents=True, exist_ok=True)
     (endpoints / "envoy.json").write_text(json.dumps({"host": "127.0.0.1", "port": 8443}))

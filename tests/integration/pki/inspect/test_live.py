@@ -1,4 +1,7 @@
-"""Looking at listeners: real sockets, TLS 1.2 and 1.3, with and without an identity, good and bad chains."""
+"""Inspecting listeners on real sockets.
+
+The tests use TLS 1.2 and 1.3, with and without an identity, and good and bad chains.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ async def plain_server(
 
 
 def server_context(directory: Path, chain: Sequence[x509.Certificate] | None = None) -> ssl.SSLContext:
-    """Serves the identity in ``directory``, with another chain if one is given."""
+    """Return a server context for the identity in ``directory``, with another chain if one is given."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     file = directory / "chain.pem"
     if chain is not None:
@@ -94,7 +97,9 @@ def asking_for_a_client(context: ssl.SSLContext, directory: Path) -> ssl.SSLCont
     return context
 
 
-async def test_listener_of_ours(start_server: StartServer, pki: TestPki) -> None:
+async def test_inspection_of_a_listener_of_the_home_reports_handshakes_chain_and_identity(
+    start_server: StartServer, pki: TestPki
+) -> None:
     server = await start_server(alpn=("h2",))
     address = Address(server.host, server.port)
     known = authorities_of_home(pki.home.pki)
@@ -111,8 +116,8 @@ async def test_listener_of_ours(start_server: StartServer, pki: TestPki) -> None
     assert (found.identity, found.problems) == (str(TASKMANAGER), ())
 
 
-async def test_refusal_that_comes_after_the_handshake(start_server: StartServer, pki: TestPki) -> None:
-    """In TLS 1.3 the client is done before the server has judged it: only reading tells."""
+async def test_a_refusal_after_the_tls_1_3_handshake_is_reported(start_server: StartServer, pki: TestPki) -> None:
+    """In TLS 1.3 the client finishes before the server has judged it; only a read shows the refusal."""
     server = await start_server()
     address = Address(server.host, server.port)
     for identity in (None, pki.identity(AUTH).material):
@@ -124,7 +129,7 @@ async def test_refusal_that_comes_after_the_handshake(start_server: StartServer,
 
 
 @pytest.mark.parametrize("shown", [True, False], ids=["with-identity", "without"])
-async def test_tls12(shown: bool, pki: TestPki) -> None:
+async def test_a_tls_1_2_server_that_requires_a_client_certificate_is_inspected(shown: bool, pki: TestPki) -> None:
     directory = pki.directory(TASKMANAGER)
     context = asking_for_a_client(server_context(directory), directory)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -139,7 +144,7 @@ async def test_tls12(shown: bool, pki: TestPki) -> None:
     assert len(found.chain) == 2
 
 
-async def test_no_data_is_sent_and_no_certificate_is_asked_for(pki: TestPki) -> None:
+async def test_inspection_sends_no_data_and_reports_that_no_client_certificate_was_requested(pki: TestPki) -> None:
     async with plain_server(server_context(pki.directory(TASKMANAGER)), greeting=b"hello") as (address, got):
         found = await look(address)
         await until(lambda: len(got) == 2, "both connections have ended")
@@ -147,7 +152,7 @@ async def test_no_data_is_sent_and_no_certificate_is_asked_for(pki: TestPki) -> 
     assert got == [b"", b""]
 
 
-async def test_unix_socket_and_server_name(pki: TestPki, tmp_path: Path) -> None:
+async def test_inspection_of_a_unix_socket_sends_the_given_server_name_or_none(pki: TestPki, tmp_path: Path) -> None:
     context = server_context(pki.directory(TASKMANAGER))
     names: list[str | None] = []
     context.sni_callback = lambda _socket, name, _context: names.append(name)
@@ -157,8 +162,8 @@ async def test_unix_socket_and_server_name(pki: TestPki, tmp_path: Path) -> None
     assert names == ["worker.example"] * 2 + [None] * 2
 
 
-async def test_server_that_does_not_say_whose_certificates_it_takes(pki: TestPki) -> None:
-    """Python's servers never do; that one is asked for is known all the same."""
+async def test_a_client_certificate_request_without_issuer_names_is_recognized(pki: TestPki) -> None:
+    """Python's servers never name the issuers they accept; the request is recognized all the same."""
     directory = pki.directory(TASKMANAGER)
     async with plain_server(asking_for_a_client(server_context(directory), directory)) as (address, _):
         tls13, _ = (await look(address)).handshakes
@@ -168,7 +173,10 @@ async def test_server_that_does_not_say_whose_certificates_it_takes(pki: TestPki
 
 @pytest.fixture
 def talkative(pki: TestPki) -> Iterator[Address]:
-    """A server as those in C are: it names the authorities it takes, and sends an alert before it leaves."""
+    """A server like those written in C.
+
+    It names the authorities it accepts, and sends an alert before it closes the connection.
+    """
     material, file = pki.identity(TASKMANAGER).material, pki.directory(TASKMANAGER) / "ca.pem"
     context = SSL.Context(SSL.TLS_SERVER_METHOD)
     context.use_certificate(material.leaf)
@@ -199,7 +207,7 @@ def talkative(pki: TestPki) -> Iterator[Address]:
     thread.join(20)
 
 
-async def test_server_that_says_whom_it_takes_and_why_it_refuses(talkative: Address, pki: TestPki) -> None:
+async def test_the_accepted_issuers_and_the_alert_of_a_refusal_are_reported(talkative: Address, pki: TestPki) -> None:
     internal = AuthorityStore(pki.home.pki).certificate(AuthorityKind.INTERNAL).subject.rfc4514_string()
     tls13, tls12 = (await look(talkative)).handshakes
     assert (tls13.issuers, tls12.issuers) == ((internal,), (internal,))
@@ -230,7 +238,9 @@ def chain_of(name: str, directory: Path, store: AuthorityStore) -> list[x509.Cer
     ("name", "codes"),
     [("alone", ["missing-intermediate"]), ("order", ["chain-order"]), ("extra", ["chain-extra"])],
 )
-async def test_chain_as_it_is_sent(name: str, codes: list[str], pki: TestPki) -> None:
+async def test_the_chain_is_reported_in_the_order_it_was_sent_with_its_problems(
+    name: str, codes: list[str], pki: TestPki
+) -> None:
     directory = pki.directory(TASKMANAGER)
     chain = chain_of(name, directory, AuthorityStore(pki.home.pki))
     async with plain_server(server_context(directory, chain)) as (address, _):
@@ -250,7 +260,9 @@ async def test_chain_as_it_is_sent(name: str, codes: list[str], pki: TestPki) ->
         (Hostile.SELF_SIGNED, ["self-signed"]),
     ],
 )
-async def test_what_is_wrong_is_told_and_no_reason_to_look_away(case: Hostile, codes: list[str], pki: TestPki) -> None:
+async def test_certificate_problems_are_reported_and_do_not_end_the_inspection(
+    case: Hostile, codes: list[str], pki: TestPki
+) -> None:
     directory = pki.hostile(case, pretending=TASKMANAGER).directory
     async with plain_server(server_context(directory)) as (address, _):
         found = await look(address)
@@ -260,7 +272,7 @@ async def test_what_is_wrong_is_told_and_no_reason_to_look_away(case: Hostile, c
 
 @pytest.fixture
 def talker() -> Any:
-    """Starts a server that answers everybody with the same bytes, over and over, and is no TLS server."""
+    """A function that starts a server without TLS that sends every client the same bytes repeatedly."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def start(answer: bytes, times: int) -> Address:
@@ -292,18 +304,18 @@ ENDLESS = b"\x16\x03\x03\x10\x00" + b"\x02\xff\xff\xff" + b"\x00" * 4092
     [(b"SSH-2.0-OpenSSH\r\n", 1), (b"HTTP/1.1 400 Bad Request\r\n\r\n", 1), (ENDLESS, 1000)],
     ids=["ssh", "http", "endless"],
 )
-def test_no_tls(answer: bytes, times: int, talker: StartTalker) -> None:
+def test_a_listener_that_does_not_speak_tls_is_rejected(answer: bytes, times: int, talker: StartTalker) -> None:
     with pytest.raises(CertificateRejected, match="no TLS handshake"):
         inspect_live(talker(answer, times), dt.datetime.now(dt.UTC))
 
 
-def test_silence_is_bounded(talker: StartTalker) -> None:
+def test_a_silent_listener_is_unreachable_after_a_time_limit(talker: StartTalker) -> None:
     ticks = iter(range(0, 1000, 4))
     with pytest.raises(Unreachable, match="does not answer a TLS handshake"):
         handshake.shake_hands(talker(b"", 0), handshake.Hello(), clock=lambda: float(next(ticks)))
 
 
-async def test_needs_renewal_of_a_listener(pki: TestPki, start_server: StartServer) -> None:
+async def test_needs_renewal_checks_the_certificate_of_a_listener(pki: TestPki, start_server: StartServer) -> None:
     """Two servers: one that speaks TLS 1.3 and demands a client certificate, one that knows only TLS 1.2."""
     server = await start_server(alpn=("h2",))
     expired = pki.hostile(Hostile.EXPIRED, pretending=TASKMANAGER).directory
@@ -322,7 +334,9 @@ async def test_needs_renewal_of_a_listener(pki: TestPki, start_server: StartServ
         assert await asyncio.to_thread(ask, f"tls://{address}", "--servername", "worker.example") == 0
 
 
-def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_inspection_of_a_socket_without_a_listener_exits_with_3(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     done = sluice("pki", "inspect", f"unix:{tmp_path}/none.sock")
     assert done.returncode == 3
@@ -355,7 +369,7 @@ async def test_a_certificate_cannot_write_to_the_terminal(
     assert "?[2J" in out
 
 
-async def test_command(
+async def test_inspect_command_reports_a_listener_and_a_directory(
     pki: TestPki,
     start_server: StartServer,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""``sluice pki verify``: revoked is not verified, and what was not looked at is said."""
+"""``sluice pki verify`` rejects revoked certificates, and reports what it has not checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REVOKE = ("revoke", "gateway/web", "--reason", "key-compromise")
 
 @pytest.fixture
 def web(sluice_pki: Command, pki: TestPki) -> Path:  # noqa: F811
-    """An identity that was issued outside the home."""
+    """An identity issued to a directory outside the home."""
     assert pki.home.pki.exists()
     assert sluice_pki("issue", "gateway/web", *DNS, "--out", "web").code == 0
     return Path("web").absolute()
@@ -32,7 +32,7 @@ def verdict(outcome_json: dict[str, object]) -> tuple[object, object]:
     return outcome_json["verified"], outcome_json["revoked"]
 
 
-def test_revoked_by_name_is_not_verified(sluice_pki: Command, web: Path) -> None:  # noqa: F811
+def test_a_certificate_revoked_by_its_identity_is_not_verified(sluice_pki: Command, web: Path) -> None:  # noqa: F811
     assert sluice_pki("verify", web).code == 0
     assert sluice_pki(*REVOKE).code == 0, "what was issued outside the home is known by name"
     refused = sluice_pki("verify", web)
@@ -43,7 +43,7 @@ def test_revoked_by_name_is_not_verified(sluice_pki: Command, web: Path) -> None
     assert (document.code, verdict(document.json())) == (1, (False, True))
 
 
-def test_list_reaches_the_directory_that_was_issued_outside(
+def test_the_crl_is_pushed_to_a_directory_issued_outside_the_home(
     sluice_pki: Command,  # noqa: F811
     web: Path,
 ) -> None:
@@ -56,7 +56,7 @@ def test_list_reaches_the_directory_that_was_issued_outside(
     assert (web / "crl.pem").exists()
 
 
-def test_list_in_the_directory_tells_without_the_home(
+def test_the_crl_in_the_directory_is_checked_without_the_home(
     sluice_pki: Command,  # noqa: F811
     web: Path,
 ) -> None:
@@ -73,7 +73,7 @@ def test_list_in_the_directory_tells_without_the_home(
 
 
 @pytest.mark.parametrize("kind", ["pem", "der"])
-def test_exported_list_is_enough(kind: str, sluice_pki: Command, web: Path) -> None:  # noqa: F811
+def test_an_exported_crl_is_enough_to_verify_without_the_home(kind: str, sluice_pki: Command, web: Path) -> None:  # noqa: F811
     assert sluice_pki("crl", "export", "internal", "--output", "list").code == 1, "there is none yet"
     assert sluice_pki("crl", "refresh").code == 0
     exported = sluice_pki("crl", "export", "internal", "--format", kind, "--output", "before", "--json")
@@ -91,13 +91,13 @@ def test_exported_list_is_enough(kind: str, sluice_pki: Command, web: Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x30\x82\x01", b"-----BEGIN X509 CRL-----\n"])
-def test_damaged_list_is_no_good_news(content: bytes, sluice_pki: Command, web: Path) -> None:  # noqa: F811
+def test_a_damaged_crl_fails_the_verification(content: bytes, sluice_pki: Command, web: Path) -> None:  # noqa: F811
     Path("list").write_bytes(content)
     outcome = sluice_pki("verify", web, "--crl", "list")
     assert (outcome.code, "list holds no revocation list" in outcome.err) == (1, True), outcome.err
 
 
-def test_anchors_and_revocations_of_the_home_for_a_file_alone(
+def test_a_chain_file_alone_is_verified_with_the_anchors_and_revocations_of_the_home(
     sluice_pki: Command,  # noqa: F811
     web: Path,
 ) -> None:
@@ -125,21 +125,21 @@ def test_anchors_and_revocations_of_the_home_for_a_file_alone(
         pytest.param("a b", 2, id="no name"),
     ],
 )
-def test_host_is_checked_as_a_client_would(host: str, code: int, sluice_pki: Command, web: Path) -> None:  # noqa: F811
+def test_verify_checks_the_host_as_a_tls_client_would(host: str, code: int, sluice_pki: Command, web: Path) -> None:  # noqa: F811
     outcome = sluice_pki("verify", web, "--host", host)
     assert outcome.code == code, outcome.err
     if code == 1:
         assert "but for web.example.org, api.example.org, 10.1.2.3, fd00::1" in outcome.err
 
 
-def test_host_asks_for_a_server(sluice_pki: Command, pki: TestPki) -> None:  # noqa: F811
+def test_the_host_option_implies_the_server_purpose(sluice_pki: Command, pki: TestPki) -> None:  # noqa: F811
     assert pki.home.pki.exists()
     assert sluice_pki("issue", "user/ada", "--dns", "ada.example.org", "--out", "ada").code == 0
     assert sluice_pki("verify", "ada", "--host", "ada.example.org").code == 1
     assert sluice_pki("verify", "ada", "--host", "ada.example.org", "--purpose", "client").code == 0
 
 
-def test_certified_by_request_and_kept_in_a_store_are_revoked_by_name(
+def test_identities_issued_by_csr_or_into_a_store_are_revoked_by_name(
     sluice_pki: Command,  # noqa: F811
     pki: TestPki,  # noqa: F811
 ) -> None:
@@ -161,7 +161,7 @@ def test_certified_by_request_and_kept_in_a_store_are_revoked_by_name(
     assert pki.home.pki.exists()
 
 
-def test_directory_that_became_somebody_elses_is_left_alone(
+def test_a_directory_replaced_by_a_symlink_gets_no_crl(
     sluice_pki: Command,  # noqa: F811
     web: Path,
     tmp_path: Path,
@@ -172,7 +172,7 @@ def test_directory_that_became_somebody_elses_is_left_alone(
     assert not (tmp_path / "moved" / "crl.pem").exists()
 
 
-def test_healthy_new_home_has_nothing_to_complain_of(sluice_pki: Command) -> None:  # noqa: F811
+def test_crl_show_accepts_a_new_home_without_crls_and_fails_for_a_damaged_crl(sluice_pki: Command) -> None:  # noqa: F811
     assert sluice_pki("init").code == 0
     shown = sluice_pki("crl", "show")
     assert shown.code == 0
@@ -185,7 +185,10 @@ def test_healthy_new_home_has_nothing_to_complain_of(sluice_pki: Command) -> Non
     assert sluice_pki("crl", "show", "edge").code == 1
 
 
-def test_wildcard_of_a_service_outside_the_cluster(sluice_pki: Command, pki: TestPki) -> None:  # noqa: F811
+def test_a_wildcard_certificate_of_a_service_outside_the_cluster_is_verified_and_renewed(
+    sluice_pki: Command,  # noqa: F811
+    pki: TestPki,  # noqa: F811
+) -> None:
     assert pki.home.pki.exists()
     wildcard = ("--dns", "*.Apps.example.org", "--dns", "apps.example.org", "--dns", "db")
     assert sluice_pki("issue", "gateway/apps", "--edge-server", *wildcard, "--out", "apps").code == 0
@@ -208,7 +211,7 @@ def test_wildcard_of_a_service_outside_the_cluster(sluice_pki: Command, pki: Tes
         pytest.param(("gateway/x", "--edge-server", "--dns", "*.*.example.org"), id="of two labels"),
     ],
 )
-def test_wildcards_that_are_not_issued(
+def test_wildcards_that_are_not_allowed_are_refused_at_issue(
     arguments: tuple[str, ...],
     sluice_pki: Command,  # noqa: F811
     pki: TestPki,  # noqa: F811

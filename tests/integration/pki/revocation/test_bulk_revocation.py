@@ -1,4 +1,7 @@
-"""Revoked identities and the verbs that certify: nobody comes back by a file, a timer or a store."""
+"""Revoked identities and the commands that certify.
+
+No revoked identity becomes valid again through an inventory file, a timer or a store.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ REVOKE = ("revoke", "taskmanager/tm-1", "--reason", "privilege-withdrawn")
 
 @pytest.fixture
 def inventory(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> Path:  # noqa: F811
-    """An inventory of two, issued, of which the first has been revoked."""
+    """An inventory of two issued identities, of which the first has been revoked."""
     assert pki.home.pki.exists()
     file = tmp_path / "cluster.toml"
     file.write_text(INVENTORY)
@@ -42,7 +45,7 @@ def serial(directory: Path) -> int:
     return serial_of(directory / "chain.pem")
 
 
-def test_inventory_refuses_who_was_revoked_unless_forced(
+def test_inventory_refuses_a_revoked_identity_unless_forced(
     sluice_pki: Command,  # noqa: F811
     pki: TestPki,  # noqa: F811
     inventory: Path,
@@ -63,7 +66,7 @@ def test_inventory_refuses_who_was_revoked_unless_forced(
     assert sluice_pki("issue", "--inventory", inventory).code == 0
 
 
-def test_who_is_refused_is_named_among_hundreds(
+def test_issue_names_the_refused_identity_of_a_large_inventory(
     sluice_pki: Command,  # noqa: F811
     inventory: Path,
     tmp_path: Path,
@@ -80,7 +83,7 @@ def test_who_is_refused_is_named_among_hundreds(
     assert len(listed) == 1
 
 
-def test_store_is_not_unpacked_beside_an_unusable_list(
+def test_a_store_is_not_unpacked_while_the_homes_crl_is_unusable(
     sluice_pki: Command,  # noqa: F811
     pki: TestPki,  # noqa: F811
     inventory: Path,
@@ -94,7 +97,7 @@ def test_store_is_not_unpacked_beside_an_unusable_list(
     assert not out.exists()
 
 
-def test_renewal_never_admits_again(
+def test_renewal_never_reinstates_a_revoked_identity(
     sluice_pki: Command,  # noqa: F811
     pki: TestPki,  # noqa: F811
     inventory: Path,
@@ -114,7 +117,7 @@ def test_renewal_never_admits_again(
     assert sluice_pki("renew").code == 0
 
 
-def test_request_admits_again_and_brings_the_list(
+def test_issue_by_csr_reinstates_a_revoked_identity_and_writes_the_crl(
     sluice_pki: Command,  # noqa: F811
     inventory: Path,
     tmp_path: Path,
@@ -129,7 +132,7 @@ def test_request_admits_again_and_brings_the_list(
     assert [entry["barred"] for entry in internal["revoked"]] == [False]
 
 
-def test_renewal_by_an_online_authority_wants_directories(sluice_pki: Command) -> None:  # noqa: F811
+def test_renewal_by_an_online_authority_requires_directories(sluice_pki: Command) -> None:  # noqa: F811
     outcome = sluice_pki("renew", "--ca", "ca.example.org:8444")
     assert (outcome.code, "name the directories" in outcome.err) == (2, True)
     assert "--ca" in sluice_pki("renew", "--help").out
@@ -162,7 +165,7 @@ def test_root_with_a_passphrase_revokes_an_intermediate(sluice_pki: Command, tmp
         pytest.param(None, ("--dns", "outside.example"), 1, "may certify", id="no-request-beyond-the-authority"),
     ],
 )
-def test_what_is_refused_lifts_no_revocation(
+def test_a_refused_issue_lifts_no_revocation(
     *,
     content: str | None,
     options: tuple[str, ...],
@@ -195,7 +198,7 @@ def test_what_is_refused_lifts_no_revocation(
     assert sluice_pki("renew", "--force").code == 1, "it is still refused"
 
 
-def test_inventory_that_fails_on_the_way_lifts_nothing_of_a_store(
+def test_a_failed_inventory_into_a_store_lifts_no_revocation(
     sluice_pki: Command,  # noqa: F811
     tmp_path: Path,
 ) -> None:

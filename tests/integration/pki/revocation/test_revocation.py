@@ -1,4 +1,7 @@
-"""A revoked peer on real sockets: refused at once in both directions, its open connections ended, and no way back."""
+"""A revoked peer on real sockets.
+
+It is refused at once in both directions, its open connections are ended, and it cannot come back.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def current_list(issuer: LocalIssuer, kind: AuthorityKind = INTERNAL) -> bytes:
 
 
 async def connect(server: Server, client: TlsIdentity) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection that works."""
+    """Connect, and check that the connection works."""
     reader, writer = await asyncio.open_connection(server.host, server.port, ssl=client.client_context(POLICY))
     writer.write(b"ping")
     assert await reader.read(100) == b"ping"
@@ -60,7 +63,7 @@ async def connect(server: Server, client: TlsIdentity) -> tuple[asyncio.StreamRe
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:
-    """Whether the other end closes the connection without another byte."""
+    """Return whether the peer closes the connection without sending another byte."""
     try:
         async with asyncio.timeout(20):
             return await reader.read(1) == b""
@@ -68,7 +71,7 @@ async def ended(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-async def test_open_idle_connection_is_ended_and_the_peer_is_refused_again(
+async def test_an_idle_connection_of_a_revoked_peer_is_closed_and_its_next_one_refused(
     pki: TestPki, start_server: StartServer
 ) -> None:
     server = await start_server()
@@ -86,7 +89,9 @@ async def test_open_idle_connection_is_ended_and_the_peer_is_refused_again(
     assert await answer_of(server.host, server.port, good.client_context(POLICY)) != b""
 
 
-async def test_busy_connection_gets_no_more_answers(pki: TestPki, start_server: StartServer) -> None:
+async def test_a_busy_connection_of_a_revoked_peer_gets_no_more_answers(
+    pki: TestPki, start_server: StartServer
+) -> None:
     server = await start_server()
     client = pki.identity(TASKMANAGER)
     reader, writer = await connect(server, client)
@@ -117,10 +122,10 @@ async def test_client_refuses_a_revoked_server_and_ends_its_connection(pki: Test
         await asyncio.open_connection(server.host, server.port, ssl=client.client_context(POLICY))
 
 
-async def test_a_connection_that_was_revoked_before_it_is_watched_is_ended(
+async def test_a_connection_whose_peer_was_revoked_before_the_guard_watches_it_is_closed(
     pki: TestPki, start_server: StartServer
 ) -> None:
-    """Between the handshake and the guard a look may have happened that nobody else told the guard about."""
+    """The CRL may have been read between the handshake and the guard, without the guard being notified."""
     server = await start_server()
     client = pki.identity(TASKMANAGER)
     reader, writer = await connect(server, client)
@@ -133,7 +138,7 @@ async def test_a_connection_that_was_revoked_before_it_is_watched_is_ended(
     guard.close()
 
 
-def test_blocking_sockets_are_refused_and_cut_off_too(pki: TestPki) -> None:
+def test_blocking_sockets_of_a_revoked_peer_are_refused_and_cut_off(pki: TestPki) -> None:
     server, client = pki.process(Role.JOBMANAGER), pki.identity(TASKMANAGER)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         refusals: list[str] = []
@@ -169,7 +174,9 @@ def test_blocking_sockets_are_refused_and_cut_off_too(pki: TestPki) -> None:
     assert all("was revoked" in refusal for refusal in refusals)
 
 
-async def test_a_session_of_before_does_not_let_a_revoked_peer_back(pki: TestPki, start_server: StartServer) -> None:
+async def test_a_tls_session_from_before_its_revocation_does_not_readmit_a_peer(
+    pki: TestPki, start_server: StartServer
+) -> None:
     """No tickets are issued; and offering the old session anyway leads to a full handshake, which is refused."""
     server = await start_server()
     client = pki.identity(TASKMANAGER)
@@ -199,7 +206,7 @@ async def test_a_session_of_before_does_not_let_a_revoked_peer_back(pki: TestPki
 
 
 class Watched:
-    """The lists of one directory, under clocks that the test moves."""
+    """The CRLs of one directory, under clocks that the test moves."""
 
     def __init__(self, pki: TestPki) -> None:
         self.now = utc_now()
@@ -228,13 +235,13 @@ def _refreshed(issuer: LocalIssuer, kind: AuthorityKind) -> bytes:
 
 
 def _aged(pki: TestPki, age: dt.timedelta) -> bytes:
-    """A list with a higher number, signed by the right authority at another time."""
+    """Return a CRL with a higher number, signed by the right authority ``age`` ago."""
     issuer = LocalIssuer(pki.home, pki.config, clock=lambda: utc_now() - age)
     issuer.revocations.refresh(INTERNAL, force=True)
     return current_list(issuer)
 
 
-async def test_bad_list_leaves_the_good_one_in_force(
+async def test_a_bad_crl_leaves_the_previous_crl_in_force(
     pki: TestPki, start_server: StartServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = await start_server()
@@ -253,10 +260,10 @@ async def test_bad_list_leaves_the_good_one_in_force(
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_every_kind_of_bad_list_is_refused_by_the_process_itself(
+def test_every_kind_of_bad_crl_is_refused_by_the_process_itself(
     kind: str, pki: TestPki, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Put there by somebody else than :func:`install_crls`, which would have refused it."""
+    """Put there by something other than :func:`install_crls`, which would have refused it."""
     watched = Watched(pki)
     pki.issuer.revocations.revoke(INTERNAL, [RevocationTarget.of(watched.leaf)], Reason.UNSPECIFIED)
     watched.path.write_bytes(current_list(pki.issuer))
@@ -272,7 +279,7 @@ def test_every_kind_of_bad_list_is_refused_by_the_process_itself(
         TlsIdentity(watched.path.parent)
 
 
-async def test_removed_list_still_counts(pki: TestPki, start_server: StartServer) -> None:
+async def test_a_crl_stays_in_force_after_its_file_is_removed(pki: TestPki, start_server: StartServer) -> None:
     server = await start_server()
     bad = pki.identity(TASKMANAGER)
     revoke(pki, bad, server.identity)
@@ -281,7 +288,7 @@ async def test_removed_list_still_counts(pki: TestPki, start_server: StartServer
     await assert_refused(server.host, server.port, bad.client_context(POLICY))
 
 
-def test_expired_list_is_tolerated_for_a_grace_and_then_refuses_everybody(pki: TestPki) -> None:
+def test_an_expired_crl_is_tolerated_for_a_grace_period_and_then_every_peer_is_refused(pki: TestPki) -> None:
     pki.issuer.revocations.refresh(INTERNAL)
     watched = Watched(pki)
     watched.peers.check(watched.leaf)
@@ -298,7 +305,7 @@ def test_expired_list_is_tolerated_for_a_grace_and_then_refuses_everybody(pki: T
     watched.peers.check(watched.leaf)
 
 
-def test_file_is_looked_at_once_a_second_at_most(pki: TestPki) -> None:
+def test_the_crl_file_is_checked_at_most_once_a_second(pki: TestPki) -> None:
     watched = Watched(pki)
     watched.path.write_bytes(_refreshed(pki.issuer, INTERNAL))
     watched.ticks = 0.9
@@ -307,7 +314,7 @@ def test_file_is_looked_at_once_a_second_at_most(pki: TestPki) -> None:
     assert watched.peers.look() == 1
 
 
-def test_older_list_of_the_same_authority_is_not_taken(pki: TestPki) -> None:
+def test_an_older_crl_of_the_same_authority_is_ignored(pki: TestPki) -> None:
     older = _refreshed(pki.issuer, INTERNAL)
     watched = Watched(pki)
     leaf = watched.leaf

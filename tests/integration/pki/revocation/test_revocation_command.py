@@ -41,7 +41,9 @@ def serial(directory: Path) -> str:
 
 
 @pytest.mark.parametrize("how", ["role and name", "spiffe id", "serial", "directory"])
-def test_revoking_by_whatever_is_at_hand(how: str, home: Home, sluice_pki: Command) -> None:
+def test_an_identity_is_revoked_by_its_name_spiffe_id_serial_or_directory(
+    how: str, home: Home, sluice_pki: Command
+) -> None:
     directory = home.identity(Role.TASKMANAGER, "tm-1")
     target = {
         "role and name": "taskmanager/tm-1",
@@ -60,7 +62,7 @@ def test_revoking_by_whatever_is_at_hand(how: str, home: Home, sluice_pki: Comma
     assert (again["revoked"], again["before"], again["pushed"]) == ([], [serial(directory)], [])
 
 
-def test_revoked_identity_comes_back_only_by_hand(home: Home, sluice_pki: Command) -> None:
+def test_a_revoked_identity_is_reinstated_by_issuing_it_by_name(home: Home, sluice_pki: Command) -> None:
     directory = home.identity(Role.TASKMANAGER, "tm-1")
     revoked = serial(directory)
     assert sluice_pki("revoke", "taskmanager/tm-1", "--reason", "privilege-withdrawn").code == 0
@@ -81,7 +83,7 @@ def test_intermediate_is_revoked_by_the_root(home: Home, sluice_pki: Command) ->
     assert root["revoked"][0]["reason"] == "ca-compromise"
 
 
-def test_certificate_of_a_user_is_revoked_by_the_edge(home: Home, sluice_pki: Command, tmp_path: Path) -> None:
+def test_a_user_certificate_is_revoked_by_the_edge_authority(home: Home, sluice_pki: Command, tmp_path: Path) -> None:
     assert sluice_pki("issue", "user/ada", "--out", tmp_path / "ada").code == 0
     assert sluice_pki("revoke", tmp_path / "ada", "--reason", "affiliation-changed").code == 0
     assert sluice_pki("revoke", "5a3f", "--authority", "edge", "--reason", "unspecified").code == 0
@@ -93,7 +95,7 @@ def test_certificate_of_a_user_is_revoked_by_the_edge(home: Home, sluice_pki: Co
 
 
 def test_earlier_certificates_of_the_identity_are_revoked_with_it(home: Home, sluice_pki: Command) -> None:
-    """A renewed certificate leaves one behind that has not expired, and whoever took its key still has it."""
+    """A renewal leaves an unexpired certificate behind, and whoever stole its key can still use it."""
     directory = home.identity(Role.TASKMANAGER, "tm-1")
     serials = [serial(directory)]
     for _ in range(2):
@@ -122,7 +124,7 @@ def test_earlier_certificates_of_the_identity_are_revoked_with_it(home: Home, sl
         pytest.param(["0" * 40, "--authority", "edge", "--reason", "superseded"], 1, "not the serial", id="zero"),
     ],
 )
-def test_what_cannot_be_revoked_is_said(
+def test_an_invalid_revocation_is_refused_with_its_reason(
     arguments: list[str], code: int, why: str, home: Home, sluice_pki: Command
 ) -> None:
     outcome = sluice_pki("revoke", *arguments)
@@ -141,7 +143,7 @@ def test_certificate_of_another_home_is_not_revoked_here(home: Home, sluice_pki:
     assert not list(home.root.rglob(CRL_FILE))
 
 
-def test_refresh_signs_once_and_pushes_everywhere(home: Home, sluice_pki: Command) -> None:
+def test_crl_refresh_signs_once_pushes_everywhere_and_repairs_damaged_copies(home: Home, sluice_pki: Command) -> None:
     document = sluice_pki("crl", "refresh", "--json").json()
     assert (document["signed"], len(document["pushed"])) == (["root", "internal", "edge"], 3)
     assert sluice_pki("crl", "refresh", "--json").json() == {"signed": [], "pushed": [], "failed": []}
@@ -155,7 +157,7 @@ def test_refresh_signs_once_and_pushes_everywhere(home: Home, sluice_pki: Comman
     assert "bring it back" in outcome.json()["failed"][0]
 
 
-def test_damaged_list_is_shown_as_such(home: Home, sluice_pki: Command) -> None:
+def test_crl_show_reports_a_damaged_crl(home: Home, sluice_pki: Command) -> None:
     assert sluice_pki("crl", "refresh").code == 0
     (path,) = home.pki.glob("revocation/internal-*/crl.pem")
     path.write_bytes(b"garbage")
@@ -165,8 +167,8 @@ def test_damaged_list_is_shown_as_such(home: Home, sluice_pki: Command) -> None:
     assert sluice_pki("crl", "refresh", "--json").json()["signed"] == ["internal"]
 
 
-def test_openssl_agrees(home: Home, sluice_pki: Command) -> None:
-    """The lists are ordinary ones: another implementation refuses the same certificate, and only that one."""
+def test_openssl_refuses_only_the_revoked_certificate(home: Home, sluice_pki: Command) -> None:
+    """The CRLs are standard ones: another implementation refuses the same certificate, and only that."""
     good, bad = home.identity(Role.TASKMANAGER, "tm-2"), home.identity(Role.TASKMANAGER, "tm-1")
     assert sluice_pki("revoke", bad, "--reason", "key-compromise").code == 0
     argv = [

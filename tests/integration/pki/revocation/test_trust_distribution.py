@@ -1,4 +1,4 @@
-"""Trust and revocations on their way to other machines: two homes, one authority, real sockets."""
+"""Distribution of trust and revocations to other machines: two homes, one authority, real sockets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GATEWAY = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy")
 
 
 class Machine:
-    """A home of its own in which one process has joined."""
+    """A machine with its own home, in which one process has joined."""
 
     def __init__(self, root: Path, pki: TestPki, address: CaAddress, spiffe_id: SpiffeId) -> None:
         self.home = Home.at(root).create()
@@ -79,7 +79,7 @@ Verb = Callable[..., None]
 
 @pytest.fixture
 def verb() -> Verb:
-    """The command, in this process; it must succeed."""
+    """A function that runs the command in this process and checks that it succeeds."""
 
     def run(*arguments: str) -> None:
         done = sluice(*arguments)
@@ -97,7 +97,7 @@ async def ca(pki: TestPki) -> AsyncIterator[CaAddress]:
 async def test_a_peer_revoked_at_the_authority_is_refused_on_another_machine(
     pki: TestPki, ca: CaAddress, tmp_path: Path, verb: Verb
 ) -> None:
-    """Its open connection ends, and it gets no new one; neither machine has a file of the authority's."""
+    """Its open connection ends, and it gets no new one; neither machine has files of the authority."""
     master, worker = (Machine(tmp_path / spiffe_id.name, pki, ca, spiffe_id) for spiffe_id in (MASTER, WORKER))
     async with running(master) as listening, running(worker) as dialing:
         listener = MutualTlsListener(listening, Channel.RPC, client_policy(Channel.RPC, TRUST_DOMAIN), Echo)
@@ -117,10 +117,10 @@ async def test_a_peer_revoked_at_the_authority_is_refused_on_another_machine(
             await listener.close()
 
 
-async def test_a_rotation_reaches_a_machine_that_nobody_brings_anything_to(
+async def test_a_rotation_reaches_another_machine_without_manual_steps(
     pki: TestPki, ca: CaAddress, tmp_path: Path
 ) -> None:
-    """A, then A+B, then B+A with a certificate of B, then B alone: each phase by its verb, the rest by itself."""
+    """A, then A+B, then B+A with a certificate of B, then B alone: one verb for each phase."""
 
     async def rotate(verb: str) -> None:
         process = await asyncio.create_subprocess_exec(

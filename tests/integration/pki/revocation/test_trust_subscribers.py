@@ -1,4 +1,4 @@
-"""What the online authority is told by those who follow, over real connections: by those who mean harm, too."""
+"""What subscribers report to the online authority over real connections, hostile subscribers included."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def told(spiffe_id: SpiffeId, anchor: str = "aa") -> TrustReport:
 
 
 class Served:
-    """An authority's server, and what it remembers."""
+    """A running authority server, and the subscribers it has recorded."""
 
     def __init__(self, pki: TestPki, subscribers: TrustSubscribers) -> None:
         self.pki = pki
@@ -56,11 +56,11 @@ class Served:
         self.address = ("", 0)
 
     def told(self) -> dict[str, tuple[str, ...]]:
-        """What each of those who follow trusts."""
+        """Return the anchors that each recorded subscriber trusts."""
         return {each.identity: each.in_use[0].anchors for each in self.subscribers.record()[0].subscribers}
 
     async def post(self, identity: TlsIdentity, body: bytes, *, method: str = "POST") -> tuple[int, str]:
-        """Status and title of the answer."""
+        """Send a trust request; return the status and title of the response."""
         context = identity.client_context(server_policy(Channel.CA, TRUST_DOMAIN), alpn=("http/1.1",))
         status, answer = await off_loop(call, self.address, context, method, TRUST_PATH, body)
         return status, answer.get("title", "")
@@ -83,7 +83,7 @@ async def served(pki: TestPki) -> AsyncIterator[Served]:
         yield made
 
 
-async def test_what_is_told_is_written_down_with_the_certificate_that_proved_it(pki: TestPki) -> None:
+async def test_a_trust_report_is_recorded_with_the_certificate_that_authenticated_it(pki: TestPki) -> None:
     identity = pki.identity(WORKER)
     async with online_ca(pki.home, pki.config, CaConfig()) as ca:
         await fetch_trust(identity, ca.mutual, TrustRequest(in_use=(told(WORKER),)))
@@ -94,8 +94,8 @@ async def test_what_is_told_is_written_down_with_the_certificate_that_proved_it(
     assert (int(found.serial, 16), found.not_after) == (leaf.serial_number, leaf.not_valid_after_utc)
 
 
-async def test_nobody_is_made_to_look_further_or_less_far_than_it_is(served: Served) -> None:
-    """Whoever reports for another is refused whole; what the other has told stays."""
+async def test_a_trust_report_for_another_identity_is_refused_as_a_whole(served: Served) -> None:
+    """What the other identity has reported itself stays."""
     hostile = served.pki.identity(WORKER)
     await fetch_trust(served.pki.identity(VICTIM), served.address, TrustRequest(in_use=(told(VICTIM),)))
     for reports in ((told(VICTIM, "bb"),), (told(WORKER), told(VICTIM, "bb"))):
@@ -124,7 +124,9 @@ GOOD = msgspec.json.encode(TrustRequest(in_use=(told(WORKER),)))
         pytest.param(GOOD + b" " * MAX_TRUST_REQUEST_BYTES, 413, id="oversized"),
     ],
 )
-async def test_what_is_no_question_is_refused_and_changes_nothing(body: bytes, status: int, served: Served) -> None:
+async def test_a_malformed_trust_request_is_refused_and_changes_nothing(
+    body: bytes, status: int, served: Served
+) -> None:
     identity = served.pki.identity(WORKER)
     assert await served.post(identity, body) == (status, "MalformedRequest")
     assert await served.post(identity, b"", method="GET") == (405, "MalformedRequest")
@@ -133,8 +135,8 @@ async def test_what_is_no_question_is_refused_and_changes_nothing(body: bytes, s
     assert served.told() == {str(WORKER): ("aa",)}
 
 
-async def test_one_more_than_is_remembered_is_served_and_said_to_be_missing(pki: TestPki) -> None:
-    """News of a revocation reach it; a rotation does not go on as if it were not there."""
+async def test_a_subscriber_beyond_the_limit_is_served_and_the_record_marked_incomplete(pki: TestPki) -> None:
+    """It gets news of revocations; a rotation does not proceed as if it were not there."""
     async with serving(pki, TrustSubscribers(most=1)) as served:
         for spiffe_id in (VICTIM, WORKER):
             answer = await fetch_trust(pki.identity(spiffe_id), served.address, TrustRequest(in_use=(told(spiffe_id),)))

@@ -1,10 +1,12 @@
-"""Rotates an authority over and over, each verb killed a step later each time, and says what is left; for its test.
+"""Rotates an authority repeatedly, its command killed one step later each time; reports the result.
+
+Used by test_rotation_crash.py.
 
     python rotation_crash.py DIRECTORY prepare|activate|finish|abort
 
-The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`). Prints one JSON object per crash:
-the phase that was left, what a reader finds then, and whether the verb could be repeated and the rotation be brought to
-its end.
+The process gets SIGKILL right before a step (:data:`tests.crash_injection.STEPS`). Prints one JSON object
+per crash: the phase that was left, what a reader finds then, and whether the command could be repeated
+and the rotation be completed.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class Place:
         self.issuer.issue_to(self.worker, WORKER)
 
     def renew(self) -> list[str]:
-        """What is not of today's authority, or half written."""
+        """Renew the identity if it is half written or not from the current authority."""
         try:
             superseded = issuer_id(read_identity(self.worker)[0].leaf) != key_id(self.authorities.certificate(INTERNAL))
         except StoreError:
@@ -65,11 +67,11 @@ class Place:
         return []
 
     def verb(self, name: str) -> None:
-        """Carry out one verb."""
+        """Run one rotation command."""
         getattr(self.rotator, name)(self.subject)
 
     def repeat(self, name: str) -> str:
-        """Carry out a verb that was killed once more; ``done``, or why there was nothing left to do."""
+        """Repeat a command that was killed; return ``done``, or why there was nothing left to do."""
         try:
             self.verb(name)
         except RotationRefused as error:
@@ -77,7 +79,7 @@ class Place:
         return "done"
 
     def look(self) -> dict[str, object]:
-        """What a process, an issuer and the next verb find now."""
+        """Return what a process, an issuer and the next command find now."""
         rotation, phase = RotationStore(self.home.pki).read()
         signers = {kind: self.authorities.load(kind) for kind in AuthorityKind}
         kept = []
@@ -99,7 +101,7 @@ REST = {"prepare": ["activate", "finish"], "activate": ["finish"], "finish": [],
 
 
 def main(directory: Path, name: str) -> None:
-    """One fresh copy of the state before the verb for each way to die."""
+    """Kill the command at one step after another, each time on a fresh copy of the state before it."""
     template = Place(directory / "template", SUBJECT[name])
     template.create()
     for each in PATH[name]:

@@ -57,7 +57,7 @@ def status(sluice_pki: Command) -> Any:
 
 
 @pytest.mark.usefixtures("home")
-def test_the_whole_way_by_command(sluice_pki: Command) -> None:
+def test_prepare_activate_and_finish_replace_the_internal_authority(sluice_pki: Command) -> None:
     assert status(sluice_pki)["phase"] == "A"
     before = status(sluice_pki)["trusted"]["internal"][0]["key"]
     assert json.loads(sluice_pki("rotate", "prepare", "internal", "--json").out)["phase"] == "A+B"
@@ -93,7 +93,9 @@ def test_the_whole_way_by_command(sluice_pki: Command) -> None:
         pytest.param(["prepare", "activate"], ["prepare", "internal"], "nothing to prepare", id="prepare too late"),
     ],
 )
-def test_what_does_not_fit_is_refused(verbs: list[str], refused: list[str], why: str, sluice_pki: Command) -> None:
+def test_a_rotate_command_that_does_not_fit_the_phase_is_refused_and_changes_nothing(
+    verbs: list[str], refused: list[str], why: str, sluice_pki: Command
+) -> None:
     for verb in verbs:
         assert sluice_pki("rotate", verb, "internal").code == 0
     before = status(sluice_pki)
@@ -103,8 +105,8 @@ def test_what_does_not_fit_is_refused(verbs: list[str], refused: list[str], why:
     assert status(sluice_pki) == before
 
 
-def test_who_lags_is_named_and_can_be_left_out(home: Home, sluice_pki: Command) -> None:
-    """A directory that was copied here from elsewhere: nobody knows what it is good for."""
+def test_rotate_names_a_lagging_identity_and_force_leaves_it_out(home: Home, sluice_pki: Command) -> None:
+    """A directory copied here from another home: it is not known which authorities it trusts."""
     other = Home.at(home.root.parent / "other")
     issuer = LocalIssuer(other, PkiConfig())
     issuer.ensure_authorities()
@@ -119,8 +121,8 @@ def test_who_lags_is_named_and_can_be_left_out(home: Home, sluice_pki: Command) 
     assert sluice_pki("rotate", "activate", "internal", "--force", "taskmanager/stranger").code == 0
 
 
-def test_who_follows_from_another_machine_is_shown_and_waited_for(home: Home, sluice_pki: Command) -> None:
-    """As the online authority of this home writes it down; its certificate may be waited for, or given up."""
+def test_rotate_shows_and_waits_for_a_subscriber_on_another_machine(home: Home, sluice_pki: Command) -> None:
+    """As this home's online authority records it; its certificate may be waited for, or given up."""
     remote = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-7")
     directory = home.root.parent / "remote"
     LocalIssuer(home, PkiConfig()).issue_to(directory, remote)
@@ -152,8 +154,8 @@ def test_who_follows_from_another_machine_is_shown_and_waited_for(home: Home, sl
     assert sluice_pki("rotate", "activate", "internal", "--force", "taskmanager/tm-7").code == 0
 
 
-def test_half_written_identity_is_made_good_by_the_next_verb(home: Home, sluice_pki: Command) -> None:
-    """As when whoever renewed it was killed between key and certificate."""
+def test_the_next_rotate_verb_repairs_a_half_written_identity(home: Home, sluice_pki: Command) -> None:
+    """As when the renewing process was killed between writing the key and the certificate."""
     directory = home.identity(Role.TASKMANAGER, "tm-1")
     assert sluice_pki("rotate", "prepare", "internal").code == 0
     spare = home.root / "spare"
@@ -164,7 +166,7 @@ def test_half_written_identity_is_made_good_by_the_next_verb(home: Home, sluice_
     TlsIdentity(directory)
 
 
-def test_root_with_a_passphrase(tmp_path: Path, sluice_pki: Command) -> None:
+def test_rotate_needs_the_passphrase_of_an_encrypted_root(tmp_path: Path, sluice_pki: Command) -> None:
     secret, new = tmp_path / "secret", tmp_path / "new"
     for path, text in ((secret, "correct horse battery"), (new, "another passphrase")):
         path.write_text(text)
@@ -183,7 +185,7 @@ def test_root_with_a_passphrase(tmp_path: Path, sluice_pki: Command) -> None:
     store.load(AuthorityKind.ROOT, b"another passphrase")
 
 
-def test_certificate_of_the_one_that_goes_can_be_revoked(home: Home, sluice_pki: Command) -> None:
+def test_a_certificate_of_the_outgoing_authority_can_be_revoked(home: Home, sluice_pki: Command) -> None:
     leaf = read_certificates(home.identity(Role.TASKMANAGER, "tm-1") / CHAIN_FILE)[0]
     for verb in ("prepare", "activate"):
         assert sluice_pki("rotate", verb, "internal").code == 0
@@ -192,8 +194,8 @@ def test_certificate_of_the_one_that_goes_can_be_revoked(home: Home, sluice_pki:
     assert f"{leaf.serial_number:x}" in json.loads(done.out)["revoked"], "the replaced one has not expired"
 
 
-def test_identity_that_a_rotation_renewed_can_be_revoked(home: Home, sluice_pki: Command) -> None:
-    """Its former certificate is in its directory still; nobody trusts the authority of that one."""
+def test_an_identity_renewed_by_a_rotation_can_be_revoked(home: Home, sluice_pki: Command) -> None:
+    """Its former certificate is still in its directory, of an authority that is no longer trusted."""
     directory = home.identity(Role.TASKMANAGER, "tm-1")
     before = read_certificates(directory / CHAIN_FILE)[0]
     for verb in ("prepare", "activate", "finish"):
@@ -206,7 +208,7 @@ def test_identity_that_a_rotation_renewed_can_be_revoked(home: Home, sluice_pki:
 
 
 async def test_clients_of_the_gateway_follow_an_edge_rotation(home: Home, sluice_pki: Command, tmp_path: Path) -> None:
-    """By the path that stays, also when they were started before; a copy of the first bundle ends with it."""
+    """They use the bundle's stable path, even if started before; a copy of the first bundle stops working."""
     sluice_pki("init")  # publishes the bundle of a home that was made without one
     bundle = edge_bundle(home)
     assert bundle == home.pki / "trust" / "edge.pem"

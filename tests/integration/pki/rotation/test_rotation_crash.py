@@ -1,4 +1,4 @@
-"""kill -9 at every step of every verb of a rotation."""
+"""Every command of a rotation, killed with SIGKILL at every step."""
 
 from __future__ import annotations
 

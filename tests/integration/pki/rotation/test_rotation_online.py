@@ -1,4 +1,7 @@
-"""A rotation with the online authority at work: it renews itself, signs with the new key, and its ledger counts."""
+"""A rotation while the online authority runs.
+
+The authority renews itself and signs with the new key, and its ledger counts.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,9 @@ def enrol_elsewhere(home: Home, directory: Path, text: str) -> None:
     enrol(directory, read_ca(home).enrolment, text, ELSEWHERE.role, ELSEWHERE.name)
 
 
-async def test_everything_of_a_home_is_renewed_by_the_authority_that_renews_itself(home: Home, tmp_path: Path) -> None:
+async def test_an_online_authority_renews_itself_and_every_identity_of_its_home_in_a_rotation(
+    home: Home, tmp_path: Path
+) -> None:
     early = token(home)
     rotating = rotator(home)
     await asyncio.to_thread(rotating.prepare, INTERNAL, patience=patience())
@@ -97,7 +102,9 @@ async def test_everything_of_a_home_is_renewed_by_the_authority_that_renews_itse
     await asyncio.to_thread(enrol_elsewhere, home, tmp_path / "far", token(home))
 
 
-async def test_certificate_elsewhere_is_waited_for_until_it_is_renewed(home: Home, tmp_path: Path) -> None:
+async def test_a_rotation_waits_for_a_certificate_outside_the_home_until_it_is_renewed(
+    home: Home, tmp_path: Path
+) -> None:
     far = tmp_path / "far"
     await asyncio.to_thread(enrol_elsewhere, home, far, token(home))
     rotating = rotator(home)

@@ -1,4 +1,4 @@
-"""Both engines of the bulk streams on real sockets: the same data, the same refusals."""
+"""Both TLS engines of the bulk streams carry the same data and refuse the same peers, on real sockets."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_data_pass_unchanged_in_both_directions(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_end_between_messages_is_told_from_one_within(
+def test_the_end_of_a_stream_is_an_error_only_within_a_message(
     worker: TlsIdentity, executor: TlsIdentity, pool: ThreadPoolExecutor, engine: Engine
 ) -> None:
     buffer = memoryview(bytearray(100))
@@ -196,7 +196,7 @@ def test_a_worker_of_another_name_is_refused(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_revoked_client_is_refused_and_its_open_stream_knows(
+def test_a_revoked_client_is_refused_and_its_open_stream_reports_the_revocation(
     pki: TestPki, pool: ThreadPoolExecutor, engine: Engine
 ) -> None:
     worker = pki.identity(WORKER)
@@ -231,7 +231,6 @@ def test_a_renewed_certificate_is_shown_from_the_next_connection_on(
             serials.append(client._certificate.serial)
         pki.issuer.issue_to(directory, WORKER, dns=["localhost"], ips=["127.0.0.1"])
     assert serials[0] != serials[1]
-    assert serials[1] == worker.material.leaf.serial_number or len(set(serials)) == 2
 
 
 def test_the_fastest_cipher_suite_is_chosen(
@@ -247,7 +246,7 @@ def test_the_fastest_cipher_suite_is_chosen(
         accepting.result(DEADLINE_SECONDS).close()
 
 
-def test_a_certificate_that_cannot_be_read_is_refused_in_the_thread_that_met_it(
+def test_an_unreadable_certificate_is_refused_in_the_thread_of_its_handshake(
     worker: TlsIdentity, executor: TlsIdentity, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(_: X509) -> None:

@@ -1,4 +1,4 @@
-"""Connections that say nothing: they end when others need their places, and keep nobody waiting."""
+"""Idle connections end when others need their places, and delay nobody."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEADLINE_SECONDS = 20.0
 async def idle(
     host: str, port: int, count: int, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
-    """So many connections that say nothing beyond their handshake, if they do one."""
+    """Open ``count`` connections that send nothing but a TLS handshake if ``context`` is given."""
     opened = [await asyncio.open_connection(host, port, ssl=context) for _ in range(count)]
     try:
         yield opened
@@ -36,7 +36,7 @@ async def idle(
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:
-    """Whether the other end ends the connection."""
+    """Return whether the peer closes the connection."""
     async with asyncio.timeout(DEADLINE_SECONDS):
         with contextlib.suppress(ConnectionError):
             return not await reader.read(1)
@@ -65,8 +65,8 @@ async def test_idle_connections_do_not_keep_a_peer_from_its_handshake(
         writer.close()
 
 
-async def test_strangers_who_enrolled_nothing_give_way_to_others(pki: TestPki) -> None:
-    """Whoever can do a handshake needs no certificate for it there."""
+async def test_idle_strangers_at_the_enrolment_listener_give_way_to_others(pki: TestPki) -> None:
+    """A handshake at this listener needs no certificate."""
     identity = pki.process(Role.CA)
     listener = EnrolmentListener(
         identity,

@@ -1,4 +1,4 @@
-"""The end of a listener, whatever state its connections are in."""
+"""Closing a listener, whatever state its connections are in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Who is refused by a listener, and which listeners a client refuses: real sockets, every hostile identity."""
+"""Which clients a listener refuses, and which listeners a client refuses.
+
+The tests use real sockets and every hostile identity.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
 JOBMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "jobmanager-1")
 
 
-async def test_admitted_client_speaks_and_both_ends_know_each_other(pki: TestPki, start_server: StartServer) -> None:
+async def test_an_admitted_client_and_its_listener_know_each_others_identity(
+    pki: TestPki, start_server: StartServer
+) -> None:
     server = await start_server()
     context = pki.identity(TASKMANAGER).client_context(server_policy(Channel.RPC, TRUST_DOMAIN))
     reader, writer = await asyncio.open_connection(server.host, server.port, ssl=context)
@@ -77,7 +82,7 @@ async def test_roles_without_business_on_rpc_are_refused(role: Role, pki: TestPk
     await assert_refused(server.host, server.port, context)
 
 
-async def test_user_certificate_is_refused_inside(pki: TestPki, start_server: StartServer) -> None:
+async def test_a_user_certificate_is_refused_by_an_internal_listener(pki: TestPki, start_server: StartServer) -> None:
     """Users are certified by the edge authority, which no internal listener trusts."""
     server = await start_server()
     user = pki.identity(SpiffeId.process(TRUST_DOMAIN, Role.USER, "ada"))
@@ -158,7 +163,7 @@ async def test_client_of_another_application_protocol_is_refused(pki: TestPki, s
 
 @contextlib.contextmanager
 def hostile_server(context: ssl.SSLContext) -> Iterator[tuple[str, int]]:
-    """A listener that takes anybody and greets, in a thread of its own."""
+    """Run a listener in a separate thread that admits every client and greets it."""
 
     def serve() -> None:
         while True:
@@ -258,8 +263,8 @@ async def test_close_ends_open_connections_and_frees_the_port(pki: TestPki, star
         stream.transport.abort()
 
 
-def test_peer_of_a_connection_that_is_not_ours(pki: TestPki) -> None:
-    """A socket of ours before its handshake, and one without TLS: no peer to speak of."""
+def test_a_connection_without_a_completed_tls_handshake_has_no_verified_peer(pki: TestPki) -> None:
+    """A TLS socket of ours before its handshake, and a socket without TLS."""
     context = pki.identity(TASKMANAGER).client_context(client_policy(Channel.RPC, TRUST_DOMAIN))
     left, right = socket.socketpair()
     with (

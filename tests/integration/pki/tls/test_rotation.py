@@ -1,4 +1,4 @@
-"""Certificates and trust change under a running listener: without a restart, and never half."""
+"""Certificates and trust anchors change under a running listener, without a restart and never halfway."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_trust_anchors_rotate_under_a_running_listener(
 
 
 def moment(days: int) -> dt.datetime:
-    """So many days from now."""
+    """Return the time ``days`` days from now."""
     return dt.datetime.now(dt.UTC) + dt.timedelta(days=days)
 
 
@@ -164,7 +164,7 @@ async def test_expired_renewal_is_not_taken(pki: TestPki, start_server: StartSer
     assert await presented_serial(server, client) == before
 
 
-async def test_renewal_while_many_connect_fails_nobody(pki: TestPki, start_server: StartServer) -> None:
+async def test_no_connection_fails_while_the_certificate_is_renewed(pki: TestPki, start_server: StartServer) -> None:
     server = await start_server()
     client = pki.identity(TASKMANAGER)
     seen: set[int] = set()
@@ -183,10 +183,10 @@ async def test_renewal_while_many_connect_fails_nobody(pki: TestPki, start_serve
     assert server.listener.refused == 0
 
 
-async def test_listener_keeps_going_when_its_identity_directory_is_gone(
+async def test_a_listener_continues_when_its_identity_directory_is_deleted(
     pki: TestPki, start_server: StartServer
 ) -> None:
-    """What is in memory is whole; only a restart needs the files."""
+    """The identity in memory is complete; only a restart needs the files."""
     server = await start_server()
     client = pki.identity(TASKMANAGER)
     before = await presented_serial(server, client)
@@ -196,7 +196,7 @@ async def test_listener_keeps_going_when_its_identity_directory_is_gone(
         TlsIdentity(server.identity.directory)
 
 
-async def test_policy_is_part_of_what_contexts_are_kept_for(pki: TestPki, start_server: StartServer) -> None:
+async def test_client_contexts_are_cached_by_policy_and_alpn(pki: TestPki, start_server: StartServer) -> None:
     """A context made for one policy is never handed out for another."""
     server = await start_server()
     identity = server.identity

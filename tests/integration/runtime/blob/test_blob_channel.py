@@ -33,7 +33,7 @@ CONTENT = b"print('a pipeline')\n" * 50_000
 
 @dataclass
 class Channels:
-    """A blob server with one blob."""
+    """A running blob server with one blob, and the file that fetches write to."""
 
     pki: TestPki
     store: BlobStore
@@ -44,12 +44,12 @@ class Channels:
     target: Path
 
     async def fetch(self, identity: TlsIdentity, *, job: str = JOB, ref: BlobRef | None = None) -> bytes:
-        """Fetch as ``identity``."""
+        """Fetch a blob as ``identity``, and return its content."""
         await fetch_blob(identity, self.host, self.port, job, ref or self.ref, self.target)
         return self.target.read_bytes()
 
     async def request(self, identity: TlsIdentity, method: str, path: str, data: bytes | None = None) -> int:
-        """Any request with a good certificate; its status."""
+        """Send any request with the certificate of ``identity``; return the status."""
         policy = server_policy(Channel.BLOB, TRUST_DOMAIN, role=Role.JOBMANAGER)
         connector = aiohttp.TCPConnector(ssl=identity.client_context(policy, alpn=("http/1.1",)))
         async with (
@@ -59,7 +59,7 @@ class Channels:
             return response.status
 
     def left_over(self) -> list[str]:
-        """Files beside the target's place."""
+        """Return the names of the files in the target's directory."""
         return [path.name for path in self.target.parent.iterdir()]
 
 
@@ -117,8 +117,8 @@ async def test_tls_1_2_and_plaintext_are_refused(blobs: Channels) -> None:
     ],
     ids=str,
 )
-async def test_nobody_but_a_driver_gets_through_the_handshake(blobs: Channels, peer: SpiffeId) -> None:
-    """Neither a TaskManager, which runs jobs of others, nor a JobManager, whose cluster a role does not tell."""
+async def test_only_a_driver_gets_through_the_handshake(blobs: Channels, peer: SpiffeId) -> None:
+    """Not a TaskManager, which runs others' jobs, nor a JobManager, whose role does not name its cluster."""
     policy = server_policy(Channel.BLOB, TRUST_DOMAIN, role=Role.JOBMANAGER)
     hello = f"GET /v1/blobs/{JOB}/{blobs.ref.sha256} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
     context = blobs.pki.identity(peer).client_context(policy, alpn=("http/1.1",))
@@ -133,7 +133,7 @@ async def test_the_driver_of_another_job_gets_nothing(blobs: Channels) -> None:
     assert blobs.left_over() == []
 
 
-async def test_nobody_writes_over_the_network(blobs: Channels) -> None:
+async def test_a_blob_cannot_be_written_over_the_network(blobs: Channels) -> None:
     digest = hashlib.sha256(b"new").hexdigest()
     assert await blobs.request(blobs.pki.identity(DRIVER), "PUT", f"/v1/blobs/{JOB}/{digest}", b"new") == 405
     with pytest.raises(BlobNotFound):
@@ -157,7 +157,9 @@ async def test_a_server_with_the_certificate_of_another_jobmanager_is_not_asked(
         ("DELETE", f"/v1/blobs/{JOB}/{'0' * 64}", 405),
     ],
 )
-async def test_other_requests(blobs: Channels, method: str, path: str, status: int) -> None:
+async def test_requests_for_anything_but_a_stored_blob_are_refused(
+    blobs: Channels, method: str, path: str, status: int
+) -> None:
     assert await blobs.request(blobs.pki.identity(DRIVER), method, path) == status
 
 
@@ -166,7 +168,7 @@ async def test_other_requests(blobs: Channels, method: str, path: str, status: i
     [{"size": len(CONTENT) - 1}, {"size": len(CONTENT) + 1}],
     ids=["longer than promised", "shorter than promised"],
 )
-async def test_content_that_is_not_what_was_promised_leaves_nothing_behind(
+async def test_content_that_does_not_match_its_reference_is_refused_and_leaves_no_file(
     blobs: Channels, change: dict[str, int]
 ) -> None:
     ref = BlobRef(sha256=blobs.ref.sha256, name="p", **change)
@@ -188,8 +190,8 @@ async def test_content_that_was_changed_on_disk_is_noticed(blobs: Channels) -> N
     [TASKMANAGER, DRIVER, SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy")],
     ids=str,
 )
-async def test_a_server_that_is_no_jobmanager_is_not_asked(blobs: Channels, server: SpiffeId) -> None:
-    """A TaskManager has a good certificate, and still may not hand out pipelines."""
+async def test_a_server_that_is_not_a_jobmanager_is_not_asked(blobs: Channels, server: SpiffeId) -> None:
+    """A TaskManager has a good certificate, and still must not hand out pipelines."""
     asked: list[bytes] = []
 
     class Impostor(asyncio.Protocol):
@@ -208,7 +210,7 @@ async def test_a_server_that_is_no_jobmanager_is_not_asked(blobs: Channels, serv
 
 @dataclass
 class Breaking:
-    """A blob server that breaks off after so many bytes of each answer, and how it was asked."""
+    """A blob server that breaks off each response after ``piece`` bytes, and records the requested ranges."""
 
     content: bytes
     piece: int
@@ -216,7 +218,7 @@ class Breaking:
     asked: list[str] = field(default_factory=list)
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """What is left from the offset, and never all of it."""
+        """Answer with the content from the requested offset, cut off after ``piece`` bytes."""
         wanted = request.headers.get("range", "")
         self.asked.append(wanted)
         offset = 0 if self.ignores_ranges else int(wanted.removeprefix("bytes=").removesuffix("-") or 0)
@@ -244,7 +246,7 @@ class Breaking:
         await http.shutdown(0)
 
 
-async def test_a_transfer_that_breaks_off_goes_on_where_it_was(blobs: Channels) -> None:
+async def test_an_interrupted_transfer_continues_at_its_offset(blobs: Channels) -> None:
     server = Breaking(CONTENT, piece=300_000)
     async with server.serving(blobs.pki.process(Role.JOBMANAGER)) as (host, port):
         await fetch_blob(blobs.pki.identity(DRIVER), host, port, JOB, blobs.ref, blobs.target)
@@ -252,7 +254,7 @@ async def test_a_transfer_that_breaks_off_goes_on_where_it_was(blobs: Channels) 
     assert server.asked == ["", "bytes=300000-", "bytes=600000-", "bytes=900000-"]
 
 
-async def test_a_server_that_brings_nothing_is_not_asked_for_ever(blobs: Channels) -> None:
+async def test_a_server_that_sends_nothing_is_asked_only_once(blobs: Channels) -> None:
     server = Breaking(CONTENT, piece=0)
     async with server.serving(blobs.pki.process(Role.JOBMANAGER)) as (host, port):
         with pytest.raises(BlobUnavailable):
@@ -261,7 +263,7 @@ async def test_a_server_that_brings_nothing_is_not_asked_for_ever(blobs: Channel
     assert blobs.left_over() == []
 
 
-async def test_a_server_that_begins_anew_is_not_believed(blobs: Channels) -> None:
+async def test_a_server_that_ignores_the_range_of_a_continued_transfer_is_refused(blobs: Channels) -> None:
     server = Breaking(CONTENT, piece=300_000, ignores_ranges=True)
     async with server.serving(blobs.pki.process(Role.JOBMANAGER)) as (host, port):
         with pytest.raises(BlobUnavailable):
@@ -269,11 +271,11 @@ async def test_a_server_that_begins_anew_is_not_believed(blobs: Channels) -> Non
     assert blobs.left_over() == []
 
 
-async def test_nobody_there(blobs: Channels) -> None:
+async def test_a_jobmanager_that_does_not_listen_is_reported_as_unavailable(blobs: Channels) -> None:
     with pytest.raises(BlobUnavailable, match="is the JobManager running"):
         await fetch_blob(blobs.pki.identity(DRIVER), "127.0.0.1", free_port(), JOB, blobs.ref, blobs.target)
 
 
-def test_a_client_without_an_identity_does_not_even_start(tmp_path: Path) -> None:
+def test_a_client_without_an_identity_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         TlsIdentity(tmp_path)

@@ -36,7 +36,7 @@ def revoke(pki: TestPki, bad: TlsIdentity, told: TlsIdentity) -> None:
 
 
 @pytest.mark.parametrize("revoked", ["client", "server"])
-async def test_revoked_end_of_a_kept_connection_gets_and_gives_no_more_blobs(tmp_path: Path, revoked: str) -> None:
+async def test_a_revoked_peer_of_an_open_connection_gets_and_serves_no_more_blobs(tmp_path: Path, revoked: str) -> None:
     pki = TestPki(tmp_path)
     store = BlobStore(tmp_path / "blobs", 10_000_000)
     with store.writer(JOB, "pipeline.py") as writer:

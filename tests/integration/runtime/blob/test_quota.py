@@ -1,4 +1,4 @@
-"""How much the files of one user's unfinished jobs may have together."""
+"""The quota on the total size of the files of one user's unfinished jobs."""
 
 from __future__ import annotations
 

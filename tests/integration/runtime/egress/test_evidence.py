@@ -1,4 +1,7 @@
-"""From the box to the signed audit log, and back: TaskManager, JobManager and a real auth service over mutual TLS."""
+"""Egress evidence on its way from the sandbox to the signed audit log and back.
+
+TaskManager, JobManager and a real auth service talk over mutual TLS.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ DEADLINE_SECONDS = 30.0
 
 
 class Dispatcher:
-    """Knows one job, of ada's."""
+    """A dispatcher that knows one job, which belongs to ada."""
 
     async def job_origin(self, job_id: str) -> JobOrigin:
         if job_id != JOB:
@@ -100,7 +103,7 @@ class World:
         return (await client.connect(*self.rpc)).gateway(EgressGateway, EGRESS)
 
     async def dial_again(self) -> EgressGateway:
-        """As a TaskManager whose link has ended."""
+        """Connect again, as a TaskManager whose link has ended."""
         return await self.dial(self.pki.process(Role.TASKMANAGER, "tm-1"))
 
     async def start_auth(self) -> None:
@@ -130,7 +133,7 @@ class World:
         staged.rename(self.home.gateway / "policy.toml")
 
     def tunnel(self, to: Destination) -> socket.socket:
-        """An open connection of the job; the job's end of it."""
+        """Open a connection of the job, and return the job's end of it."""
         ours, jobs = socket.socketpair()
         self.stack.callback(ours.close)
         self.stack.callback(jobs.close)
@@ -162,7 +165,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield made
 
 
-async def test_rows_reach_the_signed_log_with_owner_and_job(world: World) -> None:
+async def test_egress_rows_reach_the_signed_log_with_owner_and_job(world: World) -> None:
     async with reporting_egress(world.reporter):
         world.tunnel(API)
         world.journal.refused(BOX, Destination("", "203.0.113.9", 53, "udp"), "no_route", count=40)
@@ -196,7 +199,7 @@ async def test_revoking_a_destination_ends_its_open_connections_and_no_others(wo
         assert await world.reporter.decide(target) == EgressDecision(decided=True, allowed=False)
 
 
-async def test_rows_wait_for_an_auth_service_that_is_away_and_are_recorded_once(world: World) -> None:
+async def test_egress_rows_wait_for_an_unavailable_auth_service_and_are_recorded_once(world: World) -> None:
     async with reporting_egress(world.reporter):
         await world.stop_auth()
         world.tunnel(API)
@@ -208,7 +211,7 @@ async def test_rows_wait_for_an_auth_service_that_is_away_and_are_recorded_once(
     assert [each.path for each in world.records()] == ["api.example.com:443"]
 
 
-async def test_a_job_that_nobody_knows_has_no_owner_and_may_nothing(world: World) -> None:
+async def test_an_unknown_job_is_refused_every_connection(world: World) -> None:
     stranger = EgressTarget(job_id="f" * 32, host="api.example.com", port=443)
     assert await world.reporter.decide(stranger) == EgressDecision(decided=True, allowed=False)
     receipt = await world.gateway.report_egress(EgressReport(targets=(stranger,)))
@@ -216,7 +219,7 @@ async def test_a_job_that_nobody_knows_has_no_owner_and_may_nothing(world: World
 
 
 @pytest.mark.parametrize("who", ["driver", "executor", "gateway"])
-async def test_only_taskmanagers_may_tell(world: World, who: str) -> None:
+async def test_only_taskmanagers_may_report_egress(world: World, who: str) -> None:
     match who:
         case "driver":
             identity = world.pki.identity(SpiffeId.parse(f"spiffe://{TRUST_DOMAIN}/job/{JOB}/driver"))
@@ -229,7 +232,7 @@ async def test_only_taskmanagers_may_tell(world: World, who: str) -> None:
     assert world.records() == []
 
 
-async def test_only_jobmanagers_may_ask_the_auth_service(world: World) -> None:
+async def test_only_jobmanagers_may_ask_the_auth_service_about_egress(world: World) -> None:
     for role in (Role.TASKMANAGER, Role.GATEWAY):
         ask = remote_ask_egress(AuthService(world.pki.process(role), [world.address]))
         with pytest.raises(AssertionRefused):

@@ -1,4 +1,4 @@
-"""The relay of a TaskManager through the real gateway: plain sockets in, destinations outside."""
+"""A TaskManager's egress relay through the real gateway: plain sockets in, outside destinations."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def hello(gateway: EgressGateway, route: RelayRoute, authority: str) -> by
 
 
 async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """Whether the connection ends without a byte."""
+    """Return whether the connection ends without delivering a byte."""
     try:
         return await asyncio.wait_for(reader.read(1), DEADLINE_SECONDS) == b""
     except ConnectionError:
@@ -95,7 +95,10 @@ async def works_again(gateway: EgressGateway, route: RelayRoute, authority: str)
 
 
 async def works_until_it_ends(gateway: EgressGateway, route: RelayRoute, authority: str) -> None:
-    """Return once the way is closed; before that a connection may still be let through, and then it is whole."""
+    """Connect repeatedly until the route is closed.
+
+    Until then a connection may still be admitted, and then it works completely.
+    """
     async with asyncio.timeout(DEADLINE_SECONDS):
         with contextlib.suppress(ConnectionError):
             while True:
@@ -115,7 +118,7 @@ async def test_a_plain_socket_reaches_an_allowed_host_as_the_job(gateway: Egress
         assert (decision["principal"], decision["credential"], decision["path"]) == ("ada", JOB, f"allowed.test:{port}")
 
 
-async def test_what_is_refused_ends(gateway: EgressGateway, relay: EgressRelay) -> None:
+async def test_a_refused_connection_is_ended(gateway: EgressGateway, relay: EgressRelay) -> None:
     async with (
         gateway.tls_upstream("allowed.test") as port,
         relay.attempt(gateway.driver()) as mine,
@@ -127,7 +130,9 @@ async def test_what_is_refused_ends(gateway: EgressGateway, relay: EgressRelay) 
         assert await hello(gateway, mine, f"allowed.test:{port}") == HELLO
 
 
-async def test_without_the_capability_nobody_is_let_through(gateway: EgressGateway, relay: EgressRelay) -> None:
+async def test_a_connection_without_the_capability_does_not_reach_the_gateway(
+    gateway: EgressGateway, relay: EgressRelay
+) -> None:
     async with gateway.tls_upstream("allowed.test") as port, relay.attempt(gateway.driver()) as route:
         before = len(gateway.decisions())
         for first in (
@@ -142,7 +147,7 @@ async def test_without_the_capability_nobody_is_let_through(gateway: EgressGatew
         assert len(gateway.decisions()) == before
 
 
-async def test_the_way_ends_with_its_attempt(gateway: EgressGateway, relay: EgressRelay) -> None:
+async def test_the_route_of_an_attempt_ends_with_the_attempt(gateway: EgressGateway, relay: EgressRelay) -> None:
     async with gateway.tls_upstream("allowed.test") as port, relay.attempt(gateway.driver()) as staying:
         async with relay.attempt(gateway.driver()) as route:
             assert await hello(gateway, route, f"allowed.test:{port}") == HELLO
@@ -151,7 +156,7 @@ async def test_the_way_ends_with_its_attempt(gateway: EgressGateway, relay: Egre
         assert await hello(gateway, staying, f"allowed.test:{port}") == HELLO
 
 
-async def test_a_renewed_certificate_is_taken_over(gateway: EgressGateway, relay: EgressRelay) -> None:
+async def test_the_relay_takes_over_a_renewed_certificate(gateway: EgressGateway, relay: EgressRelay) -> None:
     directory = gateway.driver()
     async with gateway.tls_upstream("allowed.test") as port, relay.attempt(directory) as route:
         assert await hello(gateway, route, f"allowed.test:{port}") == HELLO
@@ -168,7 +173,7 @@ async def test_a_renewed_certificate_is_taken_over(gateway: EgressGateway, relay
         await works_again(gateway, route, f"allowed.test:{port}")
 
 
-async def test_only_processes_of_jobs_get_a_way(gateway: EgressGateway, relay: EgressRelay) -> None:
+async def test_only_processes_of_jobs_get_a_route(gateway: EgressGateway, relay: EgressRelay) -> None:
     taskmanager = gateway.identity(SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm"))
     with pytest.raises(PeerRefused):
         async with relay.attempt(taskmanager):
@@ -178,7 +183,7 @@ async def test_only_processes_of_jobs_get_a_way(gateway: EgressGateway, relay: E
             pass
 
 
-async def test_a_relay_that_died_comes_back(gateway: EgressGateway, relay: EgressRelay) -> None:
+async def test_a_killed_relay_is_started_again(gateway: EgressGateway, relay: EgressRelay) -> None:
     async with gateway.tls_upstream("allowed.test") as port, relay.attempt(gateway.driver()) as route:
         assert await hello(gateway, route, f"allowed.test:{port}") == HELLO
         died = relay._envoy.pid
@@ -187,7 +192,9 @@ async def test_a_relay_that_died_comes_back(gateway: EgressGateway, relay: Egres
         await works_again(gateway, route, f"allowed.test:{port}")
 
 
-async def test_nothing_of_it_listens_but_on_loopback(gateway: EgressGateway, relay: EgressRelay) -> None:
+async def test_the_relay_listens_on_loopback_only_and_keeps_its_files_private(
+    gateway: EgressGateway, relay: EgressRelay
+) -> None:
     async with relay.attempt(gateway.driver()) as route:
         listening = [
             each.laddr for each in psutil.Process(relay._envoy.pid).net_connections("inet") if each.status == "LISTEN"
@@ -199,7 +206,7 @@ async def test_nothing_of_it_listens_but_on_loopback(gateway: EgressGateway, rel
         assert route.capability not in repr(route)
 
 
-async def test_the_audit_knows_what_listens(gateway: EgressGateway) -> None:
+async def test_the_audit_finds_the_listeners_of_the_gateway_and_the_relay(gateway: EgressGateway) -> None:
     locate = partial(egress_address, EgressConfig(), gateway.home)
     relay = EgressRelay(gateway.home.sockets / "relay-taskmanager-1", TRUST_DOMAIN, locate)
     async with relay.attempt(gateway.driver()) as route:

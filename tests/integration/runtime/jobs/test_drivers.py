@@ -1,4 +1,4 @@
-"""Drivers in slots of TaskManagers: who may speak for one, and what becomes of one whose TaskManager is lost."""
+"""Drivers in TaskManager slots: who may act for a driver, and what happens if its TaskManager is lost."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def running_driver(cluster: Cluster) -> tuple[str, bytes]:
     return job_id, DriverSpec.read(cluster.driver_directory(job_id) / "driver.json").token
 
 
-async def test_only_the_taskmanager_of_a_driver_speaks_for_it(cluster: Cluster) -> None:
-    """Even with the job's fencing token and a registered certificate of its own."""
+async def test_only_the_taskmanager_of_a_driver_may_act_for_it(cluster: Cluster) -> None:
+    """Not another one, even with the job's fencing token and a registered certificate of its own."""
     job_id, token = await running_driver(cluster)
     _, csr = new_csr(SpiffeId.driver(TRUST_DOMAIN, job_id))
     service, peer = await connect(cluster, taskmanager_id("tm-evil"))
@@ -44,7 +44,7 @@ async def test_only_the_taskmanager_of_a_driver_speaks_for_it(cluster: Cluster) 
     await service.close()
 
 
-async def test_a_taskmanager_gets_a_drivers_certificate_for_this_attempt_and_this_job_only(cluster: Cluster) -> None:
+async def test_a_taskmanager_gets_a_drivers_certificate_for_its_current_attempt_and_job_only(cluster: Cluster) -> None:
     job_id, token = await running_driver(cluster)
     service, peer = await connect(cluster, taskmanager_id("tm-1"))
     master = peer.gateway(JobMasterGateway, jobmaster_endpoint(job_id), token=token)
@@ -63,7 +63,7 @@ async def test_a_taskmanager_gets_a_drivers_certificate_for_this_attempt_and_thi
     await service.close()
 
 
-async def test_only_who_runs_a_process_of_a_job_says_where_it_listens(cluster: Cluster) -> None:
+async def test_only_the_taskmanager_of_a_jobs_process_may_report_where_it_listens(cluster: Cluster) -> None:
     job_id, token = await running_driver(cluster)
     service, peer = await connect(cluster, SpiffeId.driver(TRUST_DOMAIN, job_id))
     master = peer.gateway(JobMasterGateway, jobmaster_endpoint(job_id), token=token)

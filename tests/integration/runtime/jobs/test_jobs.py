@@ -1,4 +1,7 @@
-"""Jobs from submission to end on a cluster in this process: every connection is real, Spark is a small process."""
+"""Jobs from submission to end on a cluster in this process.
+
+Every connection is real; a small process takes the place of Spark.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ async def test_a_job_runs_and_leaves_only_its_logs(cluster: Cluster) -> None:
     assert "executor-2.stderr" in (await cluster.get(f"/v1/jobs/{job_id}/logs"))["logs"]
 
 
-async def test_executors_that_start_together_give_way_to_the_first_for_a_while(
+async def test_executors_that_start_together_yield_the_cpu_to_the_first_for_a_while(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor_process, "GIVE_WAY_SECONDS", 3.0)
@@ -89,10 +92,10 @@ async def test_executors_that_start_together_give_way_to_the_first_for_a_while(
     await cluster.until(job_id, "FINISHED")
 
 
-async def test_a_taskmanager_that_knows_no_giving_way_runs_the_job_all_the_same(
+async def test_a_taskmanager_without_the_give_way_method_still_runs_the_job(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one of the release before, which answers that it has no such method."""
+    """As one of the previous release, which answers that it has no such method."""
 
     async def unknown(self: TaskExecutor, job_id: str, executor_id: int) -> None:
         raise MethodNotFound(f"{type(self).__name__} has no give_way for executor {executor_id} of {job_id}")
@@ -126,7 +129,10 @@ async def test_the_connections_of_a_job_are_shown_with_both_identities_also_afte
 
 
 async def check_receipts(cluster: Cluster, job_id: str, driver: str) -> None:
-    """Receipts of an ended job verify, and have what the JobManager saw; the next leader's, too."""
+    """Check the receipts of an ended job, before and after a change of leader.
+
+    They must verify and contain what the JobManager observed.
+    """
     directory = cluster.home.identity(Role.AUTH, AUTH_NAME)
     cluster.pki.issuer.issue_to(directory, SpiffeId.process(TRUST_DOMAIN, Role.AUTH, AUTH_NAME))
     anchors = read_certificates(directory / "ca.pem")
@@ -156,7 +162,7 @@ async def check_receipts(cluster: Cluster, job_id: str, driver: str) -> None:
     assert not second.egress.complete, "it was told of nothing while another one led"
 
 
-async def test_a_killed_executor_is_replaced_the_driver_is_told_and_the_job_finishes(cluster: Cluster) -> None:
+async def test_a_killed_executor_is_replaced_and_reported_to_the_driver_and_the_job_finishes(cluster: Cluster) -> None:
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit()
     victim, survivor = await cluster.until_running(job_id, 2)
@@ -175,7 +181,7 @@ async def test_a_killed_executor_is_replaced_the_driver_is_told_and_the_job_fini
     await cluster.until(job_id, "FINISHED")
 
 
-async def test_executors_of_a_lost_taskmanager_come_back_elsewhere(cluster: Cluster) -> None:
+async def test_executors_of_a_lost_taskmanager_are_replaced_on_another_one(cluster: Cluster) -> None:
     await cluster.start_driver_host()
     await cluster.start_taskmanager("tm-1", driver_slots=0)
     job_id = await cluster.submit()
@@ -189,7 +195,7 @@ async def test_executors_of_a_lost_taskmanager_come_back_elsewhere(cluster: Clus
     assert {e["exit_reason"] for e in job["executors"] if e["taskmanager"] == "tm-1"} == {"TaskManager tm-1 is lost"}
 
 
-async def test_a_job_without_slots_says_why_and_runs_when_they_come(cluster: Cluster) -> None:
+async def test_a_job_without_slots_shows_the_reason_and_runs_once_there_are_slots(cluster: Cluster) -> None:
     job_id = await cluster.submit()
 
     async def reason() -> str:
@@ -264,7 +270,7 @@ async def test_a_failing_pipeline_fails_the_job_with_its_traceback(cluster: Clus
     assert job["failure"] == {"error": "KeyError: 'x'", "traceback": "Traceback …\nKeyError: 'x'"}
 
 
-async def test_a_driver_that_dies_without_a_word_fails_the_job(cluster: Cluster) -> None:
+async def test_a_driver_that_dies_without_reporting_its_result_fails_the_job(cluster: Cluster) -> None:
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit(end="crash")
     job = await cluster.until(job_id, "FAILED")
@@ -291,7 +297,7 @@ async def test_a_submission_with_a_forbidden_setting_is_refused_by_name(cluster:
     assert list(cluster.home.blobs.iterdir()) == []
 
 
-async def test_a_job_that_has_left_the_list_is_in_the_history_with_its_log_also_for_the_next_leader(
+async def test_a_job_trimmed_from_the_list_stays_in_the_history_with_its_log_under_the_next_leader(
     cluster: Cluster,
 ) -> None:
     jobs = []
@@ -336,7 +342,7 @@ async def test_a_job_that_has_left_the_list_is_in_the_history_with_its_log_also_
 @pytest.mark.parametrize(
     "source", ["driver.stdout/../../../../etc/passwd", "executor-99.stdout", "executor-1.core", "x"]
 )
-async def test_only_logs_of_the_job_can_be_read(cluster: Cluster, source: str) -> None:
+async def test_a_log_source_outside_of_the_job_is_not_found(cluster: Cluster, source: str) -> None:
     job_id = await cluster.submit(end="fail", executors=0)
     status, _ = await cluster.call("GET", f"/v1/jobs/{job_id}/logs?source={source}")
     assert status == 404

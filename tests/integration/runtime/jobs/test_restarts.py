@@ -72,7 +72,7 @@ async def test_without_a_strategy_a_batch_job_fails_at_once(cluster: Cluster) ->
     assert outcomes(job) == [(1, "FAILED")]
 
 
-async def test_a_job_that_waits_for_its_restart_says_why_and_can_be_cancelled(cluster: Cluster) -> None:
+async def test_a_job_that_waits_for_its_restart_shows_the_reason_and_can_be_cancelled(cluster: Cluster) -> None:
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit(end="fail-first", failures=1, restart={**FIXED, "delay": 3000})
 

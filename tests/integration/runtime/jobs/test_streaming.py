@@ -1,4 +1,4 @@
-"""Streaming jobs on a cluster in this process: their drivers tell of batches as real ones do."""
+"""Streaming jobs on a cluster in this process: their drivers report batches as real drivers do."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ QUICK = {"initial_backoff": 0.1}
 
 
 async def checkpoints(cluster: Cluster, job_id: str) -> Any:
-    """What is shown of a job's checkpoints."""
+    """Return what REST shows of a job's checkpoints."""
     return await cluster.get(f"/v1/jobs/{job_id}/checkpoints")
 
 
 async def until_completed(cluster: Cluster, job_id: str, count: int) -> Any:
-    """Wait until so many checkpoints are completed."""
+    """Wait until exactly ``count`` checkpoints are completed, and return the checkpoints document."""
 
     async def there() -> Any:
         shown = await checkpoints(cluster, job_id)
@@ -26,7 +26,7 @@ async def until_completed(cluster: Cluster, job_id: str, count: int) -> Any:
     return await eventually(there, f"{count} checkpoints are completed")
 
 
-async def test_a_job_with_checkpoints_is_restarted_by_default_and_goes_on_from_the_last(cluster: Cluster) -> None:
+async def test_a_job_with_checkpoints_is_restarted_by_default_from_the_last_checkpoint(cluster: Cluster) -> None:
     job_id = await cluster.submit(executors=0, end="crash-first", failures=1, stream=[0, 1, 2, 3], restart=QUICK)
     shown = await until_completed(cluster, job_id, 4)
     assert (shown["restored"]["number"], shown["restored"]["attempt"]) == (2, 1)
@@ -43,7 +43,7 @@ async def test_a_job_with_checkpoints_is_restarted_by_default_and_goes_on_from_t
     await eventually(gone, "the checkpoint of the job that has ended is removed")
 
 
-async def test_the_next_leader_goes_on_with_a_running_query_and_its_checkpoints(cluster: Cluster) -> None:
+async def test_the_next_leader_takes_over_a_running_query_and_its_checkpoints(cluster: Cluster) -> None:
     job_id = await cluster.submit(executors=0, stream=[0, 1, 2, 3])
     await until_completed(cluster, job_id, 2)
     await cluster.master.aclose()
@@ -62,7 +62,7 @@ async def test_the_next_leader_goes_on_with_a_running_query_and_its_checkpoints(
 
 
 async def test_the_next_leader_starts_a_lost_query_again_from_the_last_checkpoint(cluster: Cluster) -> None:
-    """The driver has died while nobody led."""
+    """The driver died while there was no leader."""
     job_id = await cluster.submit(executors=0, stream=[0, 1, 2, 3])
     await until_completed(cluster, job_id, 2)
     await cluster.master.aclose()
@@ -77,7 +77,7 @@ async def test_the_next_leader_starts_a_lost_query_again_from_the_last_checkpoin
 
 
 async def test_a_job_whose_checkpoint_is_lost_fails_before_its_driver_starts(cluster: Cluster) -> None:
-    """Beginning anew would write its output twice."""
+    """Starting from the beginning would write its output twice."""
     job_id = await cluster.submit(executors=0, stream=[0, 1, 2, 3])
     await until_completed(cluster, job_id, 2)
     await cluster.master.aclose()
@@ -89,7 +89,7 @@ async def test_a_job_whose_checkpoint_is_lost_fails_before_its_driver_starts(clu
     assert not cluster.driver_directory(job_id, 2).exists()
 
 
-async def test_a_query_that_begins_anew_fails_the_job_for_good(cluster: Cluster) -> None:
+async def test_a_query_that_restarts_before_its_committed_batch_fails_the_job_for_good(cluster: Cluster) -> None:
     job_id = await cluster.submit(executors=0, end="crash-first", failures=1, stream=[4, 5, 0, 1], restart=QUICK)
     job = await cluster.until(job_id, "FAILED")
     assert "query rows is at batch 0 although batch 5 was committed" in job["failure"]["error"]
@@ -109,7 +109,7 @@ async def savepoint(cluster: Cluster, job_id: str, *, stop: bool) -> Any:
     return await eventually(settled, "the savepoint is settled")
 
 
-async def test_a_job_is_stopped_with_a_savepoint_and_another_goes_on_from_it(cluster: Cluster) -> None:
+async def test_a_job_is_stopped_with_a_savepoint_and_another_continues_from_it(cluster: Cluster) -> None:
     first = await cluster.submit(executors=0, stream=[0, 1])
     await until_completed(cluster, first, 2)
     made = await savepoint(cluster, first, stop=True)
@@ -129,7 +129,7 @@ async def test_a_job_is_stopped_with_a_savepoint_and_another_goes_on_from_it(clu
     assert (await cluster.get("/v1/savepoints"))["savepoints"] == []
 
 
-async def test_a_savepoint_of_a_job_that_goes_on(cluster: Cluster) -> None:
+async def test_a_savepoint_without_stop_leaves_the_job_running(cluster: Cluster) -> None:
     job_id = await cluster.submit(executors=0, stream=[0, 1])
     await until_completed(cluster, job_id, 2)
     made = await savepoint(cluster, job_id, stop=False)

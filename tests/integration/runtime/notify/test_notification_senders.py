@@ -1,4 +1,7 @@
-"""Notifications at receivers outside, over real TLS: webhooks and mail servers, friendly, slow, broken and hostile."""
+"""Notifications to external receivers over real TLS.
+
+The receivers are webhooks and mail servers: friendly, slow, broken and hostile.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,9 @@ async def test_a_webhook_gets_json_with_its_token(identity: Path, authority: Out
 
 
 @pytest.mark.parametrize("status", [302, 307, 400, 401, 404, 429, 500])
-async def test_another_status_is_no_confirmation(identity: Path, authority: OutsideAuthority, status: int) -> None:
+async def test_an_unexpected_answer_status_of_a_webhook_is_reported(
+    identity: Path, authority: OutsideAuthority, status: int
+) -> None:
     async with HttpReceiver(answer=status).serving(server_context(identity)) as url:
         with pytest.raises(NotifyError, match=f"chat answered {status}"):
             await sender_of(hook(authority, url)).send(MESSAGE)
@@ -80,7 +85,7 @@ async def test_a_webhook_that_hangs_is_given_up(identity: Path, authority: Outsi
             await sender_of(hook(authority, url), seconds=SOON).send(MESSAGE)
 
 
-async def test_an_answer_without_end_is_not_read(identity: Path, authority: OutsideAuthority) -> None:
+async def test_an_endless_webhook_answer_is_not_read(identity: Path, authority: OutsideAuthority) -> None:
     ended = asyncio.Event()
 
     async def endless(request: web.BaseRequest) -> web.StreamResponse:
@@ -103,7 +108,7 @@ async def test_an_answer_without_end_is_not_read(identity: Path, authority: Outs
 def impostor(
     request: pytest.FixtureRequest, identity: Path, authority: OutsideAuthority, tmp_path: Path
 ) -> tuple[Path, bool]:
-    """What a server shows that is not the right one, and whether it speaks TLS 1.2 alone."""
+    """The identity that an impostor presents, and whether it speaks only TLS 1.2."""
     if request.param == "another host":
         return authority.issue("mail.example.org"), False
     if request.param == "another authority":
@@ -111,7 +116,7 @@ def impostor(
     return identity, True
 
 
-async def test_another_webhook_gets_nothing(impostor: tuple[Path, bool], authority: OutsideAuthority) -> None:
+async def test_an_impostor_webhook_gets_no_request(impostor: tuple[Path, bool], authority: OutsideAuthority) -> None:
     shown, old = impostor
     context = server_context(shown)
     if old:
@@ -124,7 +129,7 @@ async def test_another_webhook_gets_nothing(impostor: tuple[Path, bool], authori
 
 
 @pytest.mark.parametrize("tls", ["starttls", "implicit"])
-async def test_another_mail_server_gets_nothing(
+async def test_an_impostor_mail_server_gets_no_mail(
     impostor: tuple[Path, bool], authority: OutsideAuthority, tls: str
 ) -> None:
     shown, old = impostor
@@ -153,7 +158,7 @@ async def test_a_mail_server_gets_one_mail_for_all_addresses(
     assert not any(line.startswith(("Bcc", ".", "QUIT")) for line in got.get_content().splitlines())
 
 
-async def test_who_cannot_sign_in_is_told_without_the_password(
+async def test_a_failed_mail_sign_in_is_reported_without_the_password(
     identity: Path, authority: OutsideAuthority, tmp_path: Path
 ) -> None:
     server = MailServer(identity, sign_in=True)
@@ -199,7 +204,9 @@ async def test_a_mail_server_that_wastes_time_or_memory_is_given_up(
             await sender_of(mail(authority, port, tls=tls), seconds=SOON).send(MESSAGE)
 
 
-async def test_without_tls_nothing_is_sent(authority: OutsideAuthority, tmp_path: Path) -> None:
+async def test_a_mail_server_without_starttls_gets_nothing_but_the_greeting(
+    authority: OutsideAuthority, tmp_path: Path
+) -> None:
     mail_server.heard.clear()
     password = secret(tmp_path / "password", PASSWORD)
     async with mail_server.serving(mail_server.no_starttls) as port:
@@ -208,7 +215,7 @@ async def test_without_tls_nothing_is_sent(authority: OutsideAuthority, tmp_path
     assert [line.split()[0].upper() for line in mail_server.heard] == [b"EHLO"]
 
 
-async def test_nobody_waits_for_a_mail_server_that_hangs_when_the_process_ends(authority: OutsideAuthority) -> None:
+async def test_sending_to_a_hanging_mail_server_can_be_cancelled(authority: OutsideAuthority) -> None:
     async with mail_server.serving(mail_server.hang) as port:
         sending = asyncio.create_task(sender_of(mail(authority, port), seconds=3600).send(MESSAGE))
         await asyncio.sleep(0.1)
@@ -219,7 +226,7 @@ async def test_nobody_waits_for_a_mail_server_that_hangs_when_the_process_ends(a
         await asyncio.get_running_loop().shutdown_default_executor()
 
 
-async def test_nobody_listens_and_files_are_missing_or_open_to_others(
+async def test_unreachable_receivers_and_missing_or_readable_secret_files_are_errors(
     authority: OutsideAuthority, tmp_path: Path
 ) -> None:
     async with mail_server.serving(mail_server.hang) as port:
@@ -251,7 +258,9 @@ async def test_nobody_listens_and_files_are_missing_or_open_to_others(
     assert "/secret" not in str(caught.value)
 
 
-async def test_the_command_tries_all_receivers(identity: Path, authority: OutsideAuthority, tmp_path: Path) -> None:
+async def test_the_notify_test_command_tries_all_receivers(
+    identity: Path, authority: OutsideAuthority, tmp_path: Path
+) -> None:
     receiver, server = HttpReceiver(), MailServer(identity)
     file = tmp_path / "sluice.toml"
 

@@ -1,4 +1,4 @@
-"""A JobManager tells people of what happens in its cluster, and the one after it goes on where it was."""
+"""A JobManager sends notifications about its cluster, and its successor continues where it stopped."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.cluster
 
 
 def told(receiver: HttpReceiver) -> list[dict[str, Any]]:
-    """What a webhook was told of, in order."""
+    """Return the notifications that a webhook received, in order."""
     return [each for _, body in receiver.requests for each in json.loads(body)["notifications"]]
 
 
 def known(cluster: Cluster) -> bytes:
-    """What is kept of what receivers were told."""
+    """Return the stored record of what receivers have been sent."""
     kept = [each for each in paths_below(cluster.home.root) if each.parts[-2:] == ("meta", "notifications")]
     return base64.b64decode(json.loads(kept[0].read_bytes())["value"]) if kept else b""
 
@@ -44,7 +44,7 @@ async def restart(cluster: Cluster) -> None:
     await cluster.start_jobmanager()
 
 
-async def test_people_are_told_once_by_webhook_and_mail_whoever_leads(
+async def test_each_notification_is_sent_once_by_webhook_and_mail_across_leader_changes(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notifications, "LOOK_SECONDS", 0.05)

@@ -1,4 +1,4 @@
-"""A real sandbox, as the user who runs the tests."""
+"""A real sandbox that runs as the user who runs the tests."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Boxes:
         return Ended(ended, self.output(), (self.logs / "err").read_text(encoding="utf-8"))
 
     def output(self) -> str:
-        """What the last program has written."""
+        """Return what the last program has written to standard output."""
         return (self.logs / "out").read_text(encoding="utf-8")
 
 

@@ -1,7 +1,8 @@
-"""Runs in a box and tries to get out: ``hostile_program.py FILE [ATTEMPT…]`` prints what came of each, as JSON.
+"""Runs in a box and tries to get out.
 
-Standard library only. Each attempt returns normally when it succeeded; an exception, or a child that was killed, means
-that it was refused. FILE has a JSON object with what is outside: paths, a pid, names of sockets.
+``hostile_program.py FILE [ATTEMPT…]`` prints the outcome of each attempt, as JSON. Standard library only.
+Each attempt returns normally when it succeeded; an exception, or a child that was killed, means that it
+was refused. FILE has a JSON object with what is outside: paths, a PID, names of sockets.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _read_key() -> object:
 
 @attempt("hold memory that no process has")
 def _hold_memory() -> object:
-    """System V shared memory stays when nobody has it mapped, and is in no table of descriptors."""
+    """Hold System V shared memory, which persists unmapped and is in no table of descriptors."""
     segment = call(29, 194, 0, 4096, 0o1600)  # shmget(IPC_PRIVATE, …, IPC_CREAT | 0600)
     return call(31, 195, segment, 0, 0)  # shmctl(…, IPC_RMID)
 
@@ -376,7 +377,7 @@ def _unknown() -> object:
 
 
 def main() -> None:
-    """Try everything, each in a process of its own."""
+    """Make every attempt, each in a process of its own."""
     results = {}
     for name in sys.argv[2:] or ATTEMPTS:
         function = ATTEMPTS[name]

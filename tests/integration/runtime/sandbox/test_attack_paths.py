@@ -1,6 +1,6 @@
-"""Ways on which a pipeline once became administrator, each tried from a box inside a real home, and without one.
+"""Ways in which a pipeline could once become administrator, tried with and without a box.
 
-The directory of the job lies in the home of the cluster, as on a machine with ``sluice up``.
+The job's directory is in the home of the cluster, as on a machine with ``sluice up``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ ALL = [
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
-    """A home with keys, a socket of REST, and another job."""
+    """A home with keys, a REST socket and the identity of another job."""
     made = Home.at(tmp_path / "home").create()
     keys = AccessTokenKeys.of(made)
     keys.refresh(time.time())
@@ -90,7 +90,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """A directory of cached code, which a box shows read-only."""
+    """A directory of cached code, which is read-only in a box."""
     made = tmp_path / "cache"
     made.mkdir(mode=0o755)
     (made / "sluice-spark.jar").write_bytes(b"agent")
@@ -116,13 +116,13 @@ def _contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-async def test_no_pipeline_becomes_more_than_its_job(sandbox: Sandbox, home: Home, cache: Path) -> None:
+async def test_no_pipeline_gains_more_rights_than_its_job(sandbox: Sandbox, home: Home, cache: Path) -> None:
     believed = assertion_keys_file(home).read_bytes()
     assert await _attack(sandbox, home, cache) == []
     assert assertion_keys_file(home).read_bytes() == believed
     assert _contents(cache) == {"sluice-spark.jar": b"agent"}
 
 
-async def test_without_isolation_every_way_is_open(home: Home, cache: Path) -> None:
+async def test_every_attack_path_is_open_without_isolation(home: Home, cache: Path) -> None:
     none = Sandbox.prepare(IsolationConfig(level=IsolationLevel.NONE))
     assert await _attack(none, home, cache) == ALL

@@ -1,4 +1,4 @@
-"""A process in the background gets no processor time that others want: in each of the kernel's groups that it is in."""
+"""A background process yields the CPU to all others, in each of the kernel's groups that it is in."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ SHARES = ("cpu.idle", "cpu.shares", "cpu.weight")
 
 
 def policies(pid: int) -> set[int]:
-    """Of all threads of a process."""
+    """The scheduling policies of all threads of a process."""
     return {os.sched_getscheduler(int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir()}
 
 
 def nice_of_session(pid: int) -> str:
-    """Where sessions are groups of the scheduler."""
+    """The nice value of the process's autogroup; empty if the kernel does not schedule by session."""
     file = Path(f"/proc/{pid}/autogroup")
     return file.read_text().split()[-1] if file.exists() else ""
 
 
 def shares(pid: int, groups: ControlGroups | None) -> dict[str, str]:
-    """What its control group says of processors, where there is one."""
+    """The CPU settings of the process's control group; empty if there is none."""
     if groups is None or "cpu" not in groups.parents:
         return {}
     (group,) = (each for each in groups.parents["cpu"].iterdir() if each.is_dir() and pid in pids(each))
@@ -48,7 +48,7 @@ def pids(group: Path) -> list[int]:
 
 
 async def started(groups: ControlGroups | None, out: Path) -> tuple[ChildProcess, int]:
-    """The process, and its child."""
+    """Start the program; returns the process and the process id of its child."""
     with out.open("wb") as log:
         child = await ChildProcess.start(
             (sys.executable, "-c", PROGRAM),
@@ -64,7 +64,7 @@ async def started(groups: ControlGroups | None, out: Path) -> tuple[ChildProcess
     return child, int(printed(out))
 
 
-async def test_it_gives_way_in_every_group_until_it_is_taken(tmp_path: Path) -> None:
+async def test_a_background_process_yields_in_every_control_group_until_it_is_in_the_foreground(tmp_path: Path) -> None:
     groups = await asyncio.to_thread(ControlGroups.find)
     child, grandchild = await started(groups, tmp_path / "out")
     try:

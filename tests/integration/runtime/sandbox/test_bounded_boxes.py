@@ -1,4 +1,4 @@
-"""Programs in a real box that use more than they may: they are ended, with the reason."""
+"""Programs in a real box that exceed their limits are ended, with the reason."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ CASES = (
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured counts here, not how often."""
+    """Shorten the guard's intervals: these tests are about what it measures, not how often."""
     monkeypatch.setattr(guard, "ROUND_SECONDS", 0.1)
     monkeypatch.setattr(guard, "DISK_ROUND_SECONDS", 0.2)
 
@@ -114,7 +114,7 @@ async def test_without_isolation_the_bounds_hold_as_well(boxes: Boxes) -> None:
     assert child.excess.startswith("out of memory: the job")
 
 
-async def test_what_is_left_in_a_control_group_ends_with_the_program(boxes: Boxes) -> None:
+async def test_processes_left_in_a_control_group_end_with_the_program(boxes: Boxes) -> None:
     """Without namespaces a process can leave its session, but not its group."""
     groups = ControlGroups.find()
     boxes.sandbox = Sandbox.prepare(IsolationConfig(level=IsolationLevel.NONE))

@@ -41,7 +41,7 @@ async def test_exit_codes_and_signals_are_those_of_the_program(boxes: Boxes) -> 
     assert str(killed) == "killed by SIGKILL"
 
 
-async def test_what_a_job_writes_is_its_own_outside(boxes: Boxes) -> None:
+async def test_a_file_that_a_job_writes_is_owned_by_the_jobs_uid_outside(boxes: Boxes) -> None:
     ended = await boxes.run("/bin/sh", "-c", "echo done > result")
 
     assert ended.exit.code == 0, ended.err

@@ -1,4 +1,4 @@
-"""How a box ends: with grace if asked, as a whole in any case."""
+"""How a box ends: with a grace period if asked, and always with all of its processes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 def _seconds() -> str:
-    """A time to sleep that no other process on this machine sleeps."""
+    """A duration for ``sleep`` that no other process on this machine uses."""
     return f"300.{uuid.uuid4().int % 10**12}"
 
 
@@ -94,7 +94,7 @@ async def test_sigterm_ends_a_program_without_a_handler(boxes: Boxes) -> None:
     assert ended.code in {128 + signal.SIGTERM, -signal.SIGTERM}
 
 
-async def test_what_ignores_sigterm_is_killed_after_the_grace(boxes: Boxes) -> None:
+async def test_a_program_that_ignores_sigterm_is_killed_after_the_grace_period(boxes: Boxes) -> None:
     child = await boxes.start("/bin/sh", "-c", "trap '' TERM; touch ready; sleep 300")
     await _until(_ready(boxes))
     ended = await child.stop(0.1)
@@ -102,8 +102,8 @@ async def test_what_ignores_sigterm_is_killed_after_the_grace(boxes: Boxes) -> N
     assert str(ended) == "killed by SIGKILL"
 
 
-async def test_what_ignores_sigterm_is_killed_when_who_stops_it_is_cancelled(boxes: Boxes) -> None:
-    """As when a TaskManager ends while an executor is being started: a box that is being made ignores SIGTERM, too."""
+async def test_a_program_that_ignores_sigterm_is_killed_when_the_stop_is_cancelled(boxes: Boxes) -> None:
+    """As when a TaskManager ends while it starts an executor: a box in the making ignores SIGTERM, too."""
     child = await boxes.start("/bin/sh", "-c", "trap '' TERM; touch ready; sleep 300")
     await _until(_ready(boxes))
     stopping = asyncio.create_task(child.stop(DEADLINE_SECONDS))
@@ -116,8 +116,8 @@ async def test_what_ignores_sigterm_is_killed_when_who_stops_it_is_cancelled(box
         assert str(await child.wait()) == "killed by SIGKILL"
 
 
-async def test_sigkill_leaves_nothing_behind(boxes: Boxes) -> None:
-    """Not even what left the process group."""
+async def test_sigkill_leaves_no_process_behind(boxes: Boxes) -> None:
+    """Not even one that left the process group."""
     seconds = _seconds()
     child = await boxes.start(sys.executable, "-c", STARTS_A_DAEMON, seconds, "300")
     await _until(_ready(boxes))
@@ -128,7 +128,7 @@ async def test_sigkill_leaves_nothing_behind(boxes: Boxes) -> None:
     await _until(lambda: not _sleeping(seconds))
 
 
-async def test_nothing_survives_the_program(boxes: Boxes) -> None:
+async def test_no_process_survives_the_end_of_the_program(boxes: Boxes) -> None:
     seconds = _seconds()
     ended = await boxes.run(sys.executable, "-c", STARTS_A_DAEMON, seconds, "0")
 

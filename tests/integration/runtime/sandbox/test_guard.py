@@ -1,4 +1,4 @@
-"""A guard and real processes that use more than they may."""
+"""A guard and real processes that exceed their limits."""
 
 from __future__ import annotations
 
@@ -94,14 +94,17 @@ class Started:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured counts here, not how often."""
+    """Shorten the guard's intervals: these tests are about what it measures, not how often."""
     monkeypatch.setattr(guard, "ROUND_SECONDS", 0.1)
     monkeypatch.setattr(guard, "DISK_ROUND_SECONDS", 0.2)
 
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """On a disk: the usual directory of tests may be in memory, where what has no name is memory."""
+    """A directory on disk.
+
+    The usual temporary directory may be in memory, where files without a name count as memory.
+    """
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         yield Path(name)
 
@@ -127,7 +130,7 @@ def started(
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["watched", "with control groups where there are any"])
 @pytest.mark.parametrize(("program", "limits", "said"), CASES)
-async def test_what_exceeds_a_bound_is_told_and_its_neighbour_is_not(
+async def test_a_process_that_exceeds_a_bound_is_reported_and_its_neighbour_is_not(
     directory: Path, program: str, limits: Limits, said: str, grouped: bool
 ) -> None:
     groups = ControlGroups.find() if grouped else None
@@ -149,8 +152,8 @@ print("the kernel ended it", flush=True)
 """
 
 
-async def test_what_the_kernel_ended_is_known_before_the_next_round(directory: Path) -> None:
-    """Spark may give a job up before; where there are no control groups the kernel ends nothing by itself."""
+async def test_a_kill_by_the_kernel_is_known_before_the_next_round(directory: Path) -> None:
+    """Spark may give up a job before; without control groups the kernel ends nothing by itself."""
     groups = ControlGroups.find()
     if groups is None:
         assert Guard(Limits(memory_mb=150), SUBJECT).excess_so_far() == ""

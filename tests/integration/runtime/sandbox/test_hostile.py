@@ -38,7 +38,10 @@ HARMLESS = (
 
 @pytest.fixture
 def targets(tmp_path: Path) -> Iterator[dict[str, object]]:
-    """What is outside: a key, another job, sockets that listen, a process with a secret in its environment."""
+    """What is outside of the box: a key, another job, listening sockets and a process.
+
+    The process has a secret in its environment.
+    """
     key, other, shown = tmp_path / "pki" / "ca.key", tmp_path / "other", tmp_path / "shown"
     for directory in (key.parent, other, shown):
         directory.mkdir(mode=0o755)
@@ -85,7 +88,7 @@ async def _results(boxes: Boxes, targets: dict[str, object], *attempts: str) -> 
     return results
 
 
-async def test_every_attempt_is_refused(boxes: Boxes, targets: dict[str, object]) -> None:
+async def test_every_attempt_to_get_out_of_the_box_is_refused(boxes: Boxes, targets: dict[str, object]) -> None:
     results = await _results(boxes, targets)
 
     if landlock_version() < SCOPES_SINCE:
@@ -95,8 +98,8 @@ async def test_every_attempt_is_refused(boxes: Boxes, targets: dict[str, object]
     assert not [name for name, result in results.items() if "NameError" in result or "TypeError" in result]
 
 
-async def test_without_isolation_they_succeed(boxes: Boxes, targets: dict[str, object]) -> None:
-    """So it is the box that refuses them, not a mistake in the program. Only what changes nothing on the machine."""
+async def test_harmless_attempts_to_get_out_succeed_without_isolation(boxes: Boxes, targets: dict[str, object]) -> None:
+    """So the box refuses them, not a mistake in the program. They change nothing on the machine."""
     boxes.sandbox = Sandbox.prepare(IsolationConfig(level=IsolationLevel.NONE))
     results = await _results(boxes, targets, *HARMLESS)
 

@@ -1,4 +1,7 @@
-"""A box that was made before its job was known gets what is the job's: only where this process can change users."""
+"""A box that was made before its job was known gets the job's directories later.
+
+This works only where this process can change users.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ print(json.dumps(told))
 
 @pytest.fixture
 def outside() -> Iterator[Path]:
-    """Not below ``/tmp``, which every box may write."""
+    """A directory that is not below ``/tmp``, where every box may write."""
     path = Path(tempfile.mkdtemp(dir="/var/tmp"))
     path.chmod(0o755)
     yield path
@@ -87,7 +90,7 @@ async def in_the_box(child: ChildProcess, sandbox: Sandbox, *directories: Path) 
                 return
 
 
-async def test_a_job_writes_its_directory_with_its_own_uid_and_no_other(boxes: Boxes, outside: Path) -> None:
+async def test_a_job_writes_only_its_own_directory_with_its_own_uid(boxes: Boxes, outside: Path) -> None:
     sandbox = boxes.sandbox
     if not sandbox.can_mount_later:
         with pytest.raises(SandboxRefused, match="without its own uid"):
@@ -109,7 +112,7 @@ async def test_a_job_writes_its_directory_with_its_own_uid_and_no_other(boxes: B
         assert found["socket"] == "Permission denied"  # processes with other networks write there, too
 
 
-async def test_what_all_jobs_may_write_is_written_as_the_job(boxes: Boxes, outside: Path) -> None:
+async def test_a_directory_that_all_jobs_may_write_is_written_with_the_jobs_uid(boxes: Boxes, outside: Path) -> None:
     shared = outside / "shared"
     shared.mkdir()
     shared.chmod(0o777)

@@ -1,4 +1,4 @@
-"""What the kernel keeps a box from using up, and what a box shows of the machine."""
+"""The limits that the kernel enforces on a box, and what a box shows of the machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _limited(boxes: Boxes, **limits: int) -> Box:
     return replace(boxes.box(), limits=Limits(**limits))
 
 
-async def test_no_more_processes_than_allowed(boxes: Boxes) -> None:
+async def test_a_box_runs_no_more_processes_than_allowed(boxes: Boxes) -> None:
     allowed = PROCESSES * (BOXES_OF_A_JOB if os.geteuid() == 0 else 1)
     ended = await boxes.run(sys.executable, "-c", FORKS % (allowed + 10), box=_limited(boxes, processes=PROCESSES))
 
@@ -43,14 +43,14 @@ async def test_no_more_processes_than_allowed(boxes: Boxes) -> None:
     assert 0 < int(ended.out) <= allowed
 
 
-async def test_no_more_open_files_than_allowed(boxes: Boxes) -> None:
+async def test_a_box_opens_no_more_files_than_allowed(boxes: Boxes) -> None:
     code = "import os\nwhile True: os.dup(0)"
     ended = await boxes.run(sys.executable, "-c", code, box=_limited(boxes, open_files=64))
 
     assert "Too many open files" in ended.err
 
 
-async def test_no_larger_file_than_allowed(boxes: Boxes) -> None:
+async def test_a_box_writes_no_file_larger_than_allowed(boxes: Boxes) -> None:
     code = "open('large', 'wb', buffering=0).truncate(2 << 20)"
     ended = await boxes.run(sys.executable, "-c", code, box=_limited(boxes, disk_mb=1))
 
@@ -65,7 +65,7 @@ async def test_memory_file_systems_are_bounded(boxes: Boxes) -> None:
         assert "No space left on device" in ended.err
 
 
-async def test_only_the_view_is_there(boxes: Boxes, tmp_path: Path) -> None:
+async def test_a_box_shows_only_the_paths_of_its_view(boxes: Boxes, tmp_path: Path) -> None:
     ended = await boxes.run("/bin/ls", "-a", str(tmp_path), "/")
 
     listed = ended.out.split()
@@ -74,7 +74,7 @@ async def test_only_the_view_is_there(boxes: Boxes, tmp_path: Path) -> None:
     assert not {"sys", "boot", "var", "srv", "mnt", "opt"} & set(listed)
 
 
-async def test_what_is_renamed_into_the_identity_from_outside_is_seen(boxes: Boxes, tmp_path: Path) -> None:
+async def test_an_identity_renewed_from_outside_is_seen_in_the_box(boxes: Boxes, tmp_path: Path) -> None:
     identity = tmp_path / "identity"
     identity.mkdir(mode=0o700)
     _renew(boxes, identity, "one")
@@ -100,7 +100,7 @@ def _renew(boxes: Boxes, identity: Path, content: str) -> None:
 
 
 async def test_private_directories_are_hidden_wherever_they_are(boxes: Boxes, tmp_path: Path) -> None:
-    """But for the job's own part of them."""
+    """Except for the job's own part of them."""
     shown = tmp_path / "shown"
     work = shown / "home" / "jobs" / "1" / "work"
     for directory in (shown / "home" / "pki", shown / "home" / "jobs" / "2", work):

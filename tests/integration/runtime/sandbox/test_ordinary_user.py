@@ -1,6 +1,6 @@
-"""The tests of a box again, as a user without rights: boxes then are in user namespaces.
+"""Repeats the box tests as an unprivileged user, whose boxes are in user namespaces.
 
-As root they would otherwise only be seen with a uid for each job.
+As root, the tests would only cover boxes with a uid for each job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a machine can make a sandbox is tried; what it cannot is told with a remedy."""
+"""Trying whether a machine can make a sandbox; a failure is reported with a remedy."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tests.ordinary_user import ROOT
 
 
 def _stand_in(tmp_path: Path, script: str) -> IsolationConfig:
-    """A program in bubblewrap's place."""
+    """A configuration with a script in place of bubblewrap."""
     program = tmp_path / "bwrap"
     program.write_text(f"#!{sys.executable}\n{script}", encoding="utf-8")
     program.chmod(0o755)
     return IsolationConfig(bwrap=str(program))
 
 
-def test_this_machine_can(sandbox: Sandbox) -> None:
+def test_this_machine_can_make_a_sandbox(sandbox: Sandbox) -> None:
     assert sandbox.level is IsolationLevel.SANDBOX
     assert str(sandbox).startswith("sandbox: bubblewrap (/")
     uid = sandbox.uid(JOB)
     assert is_job_uid(uid) if uid is not None else os.geteuid() != 0
 
 
-def test_another_process_need_not_try_it_again(tmp_path: Path) -> None:
+def test_another_process_uses_a_tried_sandbox_without_another_trial(tmp_path: Path) -> None:
     own, private = View(JOB, writable=(tmp_path,)), (tmp_path / "private",)
     tried = Sandbox.prepare(IsolationConfig(), private=private)
 
@@ -55,7 +55,7 @@ def test_nothing_is_tried_without_isolation() -> None:
         ("bwrap: Unknown option --disable-userns", "bubblewrap 0.8 or newer"),
     ],
 )
-def test_a_bubblewrap_that_fails_is_told_with_a_remedy(tmp_path: Path, complaint: str, advice: str) -> None:
+def test_a_bubblewrap_that_fails_is_reported_with_a_remedy(tmp_path: Path, complaint: str, advice: str) -> None:
     config = _stand_in(tmp_path, f"import sys; sys.exit({complaint!r})")
 
     with pytest.raises(SandboxUnavailable) as raised:
@@ -64,22 +64,22 @@ def test_a_bubblewrap_that_fails_is_told_with_a_remedy(tmp_path: Path, complaint
     assert advice in raised.value.remedy
 
 
-def test_a_bubblewrap_that_is_missing_or_cannot_run_is_told(tmp_path: Path) -> None:
+def test_a_bubblewrap_that_is_missing_or_cannot_run_is_reported(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path):
         with pytest.raises(SandboxUnavailable, match=r"cannot be started.*check isolation.bwrap"):
             Sandbox.prepare(IsolationConfig(bwrap=str(path)))
 
 
-def test_a_bubblewrap_that_makes_no_box_is_found_out(tmp_path: Path) -> None:
-    """It says that all is well, without a filter and with everything in sight."""
+def test_a_bubblewrap_that_makes_no_box_is_detected(tmp_path: Path) -> None:
+    """It reports success, without a filter and with everything in sight."""
     lie = 'print("uid 1 groups 0 pids 400\\nSeccomp 0 NoNewPrivs 0 CapPrm 0 CapBnd 0")'
 
     with pytest.raises(SandboxUnavailable, match="the sandbox does not hold: NoNewPrivs is 0"):
         Sandbox.prepare(_stand_in(tmp_path, lie))
 
 
-def test_a_weaker_bubblewrap_is_found_out(tmp_path: Path) -> None:
-    """One that leaves the filter of system calls out."""
+def test_a_bubblewrap_without_the_seccomp_filter_is_detected(tmp_path: Path) -> None:
+    """It leaves out the filter of system calls."""
     real = next(programs(IsolationConfig()))
     script = f"""
 import os, sys
@@ -97,7 +97,7 @@ os.execv({real!r}, [{real!r}, "--args", str(copy), *sys.argv[3:]])
         Sandbox.prepare(_stand_in(tmp_path, script))
 
 
-def test_paths_that_cannot_be_shown_are_told_before_any_job(tmp_path: Path) -> None:
+def test_paths_that_cannot_be_shown_are_reported_before_any_job(tmp_path: Path) -> None:
     for path, why in (
         ("data", "not an absolute path"),
         ("/etc", "may not see all of"),
@@ -123,7 +123,7 @@ def test_only_root_can_give_uids() -> None:
 
 
 def test_root_without_capabilities_is_refused() -> None:
-    """A job in its user namespace would be the machine's user 0, whom /proc/sys believes."""
+    """A job in its user namespace would be the machine's user 0, which /proc/sys trusts."""
     code = "from sluice.runtime.sandbox import IsolationConfig, Sandbox; print(Sandbox.prepare(IsolationConfig()))"
     outer = (next(programs(IsolationConfig())), "--dev-bind", "/", "/", "--cap-drop", "CAP_SYS_ADMIN", "--")
     command = (*(outer if os.geteuid() == 0 else ()), sys.executable, "-c", code)

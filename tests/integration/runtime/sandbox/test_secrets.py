@@ -1,4 +1,4 @@
-"""Secrets in real boxes: readable inside and by nobody else, never on disk, masked on their way to a log."""
+"""Secrets in real boxes: readable only inside, never on disk, and masked in logs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ print(Path("/proc/self/environ").read_bytes(), Path("/proc/self/cmdline").read_b
     assert ended.err == ""
 
 
-async def test_another_box_of_the_same_machine_does_not_see_them(boxes: Boxes) -> None:
+async def test_another_box_on_the_machine_does_not_see_the_secrets(boxes: Boxes) -> None:
     child = await boxes.start("/bin/sleep", "60", box=box_with(boxes))
     try:
         ended = await boxes.run(
@@ -68,7 +68,7 @@ async def test_another_box_of_the_same_machine_does_not_see_them(boxes: Boxes) -
         await child.stop(0)
 
 
-async def test_nothing_of_them_is_outside_of_the_box(boxes: Boxes, tmp_path: Path) -> None:
+async def test_no_secret_is_found_outside_of_the_box(boxes: Boxes, tmp_path: Path) -> None:
     child = await boxes.start("/bin/sleep", "60", box=box_with(boxes))
     try:
         assert _outside(child.pid, tmp_path) == []
@@ -78,7 +78,10 @@ async def test_nothing_of_them_is_outside_of_the_box(boxes: Boxes, tmp_path: Pat
 
 
 def _outside(pid: int, directory: Path) -> list[Path]:
-    """Files, and what the kernel tells of processes, in which the value is; and files in memory that are open here."""
+    """Where the secret is found outside of the box; also all in-memory files open in this process.
+
+    Looks at the files in ``directory``, and at the command lines and environments of both processes.
+    """
     told = [Path(f"/proc/{process}/{name}") for process in (pid, os.getpid()) for name in ("cmdline", "environ")]
     files = [path for path in directory.rglob("*") if path.is_file()]
     memory = [path for path in Path("/proc/self/fd").iterdir() if "memfd" in _target(path)]
@@ -93,19 +96,19 @@ def _target(path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["../escape", "a/b", "/etc/passwd", "..", ".", "", "-x", "a\0b"])
-async def test_names_that_lead_elsewhere_are_refused(boxes: Boxes, name: str) -> None:
+async def test_secret_names_that_lead_elsewhere_are_refused(boxes: Boxes, name: str) -> None:
     with pytest.raises((SandboxRefused, ValueError)):
         await boxes.run("/bin/true", box=box_with(boxes, (SecretFile(name, b"x"),)))
 
 
-def test_without_a_sandbox_there_are_no_secrets(boxes: Boxes) -> None:
+def test_secrets_without_a_sandbox_are_refused(boxes: Boxes) -> None:
     boxes.sandbox = Sandbox.prepare(IsolationConfig(level=IsolationLevel.NONE))
     with pytest.raises(SandboxRefused, match="others would see them"):
         box_with(boxes)
     assert box_with(boxes, ()).isolation is None
 
 
-def test_nor_are_there_any_without_namespaces(boxes: Boxes) -> None:
+def test_secrets_without_namespaces_are_refused(boxes: Boxes) -> None:
     view = View(JOB, (), (boxes.work,), secrets=SECRETS)
     isolation = replace(boxes.box().isolation, bwrap="")  # type: ignore[type-var]  # it is isolated
     sandbox = Sandbox(IsolationConfig(level=IsolationLevel.UID), isolation, own_uids=True, private=())
@@ -113,7 +116,7 @@ def test_nor_are_there_any_without_namespaces(boxes: Boxes) -> None:
         sandbox.box(view, sandbox.limits())
 
 
-async def test_what_is_printed_is_masked_in_the_log_whatever_the_pieces_are(boxes: Boxes) -> None:
+async def test_printed_secrets_are_masked_in_the_log_however_they_are_split(boxes: Boxes) -> None:
     value = b"s3cr3t/value+of=a%job"
     code = f"""
 import base64, os, sys, time
@@ -151,7 +154,7 @@ os.write(1, value[:-1])
         assert form not in printed + complained
 
 
-async def test_a_program_without_secrets_writes_to_its_log_itself(boxes: Boxes) -> None:
+async def test_a_program_without_secrets_writes_directly_to_its_log(boxes: Boxes) -> None:
     with (boxes.logs / "out").open("wb") as out:
         child = await ChildProcess.start(
             ("/bin/sh", "-c", "readlink /proc/self/fd/1"),

@@ -1,4 +1,4 @@
-"""Level ``uid``: the same program that tries to get out, without namespaces."""
+"""Level ``uid``: the same hostile program as in a sandbox, but without namespaces."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def _run(*command: str) -> tuple[int | None, str]:
 
 
 def _prepared(directory: Path) -> None:
-    """Everything is readable for everybody: what protects it is the box."""
+    """Lay out the targets. All files are readable for everybody: only the box protects them."""
     for name in ("work", "shown", "other", "pki"):
         (directory / name).mkdir(mode=0o755)
     (directory / "pki" / "ca.key").write_text("secret", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A JobMaster that is gone without saying so does not keep slots moving for ever."""
+"""A JobMaster that has vanished without notice does not cause slot reservations forever."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FREE = SlotReport(slots=(SlotStatus(slot=0, state=SlotState.FREE),))
 
 
 class ForgetfulTaskExecutor(RpcEndpoint):
-    """Accepts every reservation and, finding nobody to offer the slot to, frees it at once."""
+    """Accepts every reservation, finds nobody to offer the slot to, and frees it at once."""
 
     def __init__(self) -> None:
         super().__init__(TASK_EXECUTOR, TaskExecutorGateway)
@@ -88,7 +88,7 @@ class ForgetfulTaskExecutor(RpcEndpoint):
         return ()
 
 
-async def test_slots_are_not_reserved_again_and_again_for_a_jobmaster_that_is_gone(tmp_path: Path) -> None:
+async def test_slots_are_not_reserved_repeatedly_for_a_vanished_jobmaster(tmp_path: Path) -> None:
     pki = TestPki(tmp_path / "pki")
     master = RpcService(pki.process(Role.JOBMANAGER, "jm-1"))
     worker = RpcService(pki.process(Role.TASKMANAGER, "tm-1"))

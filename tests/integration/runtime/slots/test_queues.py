@@ -1,4 +1,4 @@
-"""Queues that share the slots of real processes: who may use them, which job gets slots, and after a restart."""
+"""Queues that share the slots of real processes: limits, which job gets slots, and restarts."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ GUARANTEED = SchedulingConfig(
 
 
 async def restart_with_queues(cluster: Cluster, queues: SchedulingConfig = QUEUES) -> None:
-    """The JobManager again, with queues."""
+    """Restart the JobManager with queues."""
     await cluster.master.aclose()
     cluster.config = msgspec.structs.replace(cluster.config, scheduling=queues)
     await cluster.start_jobmanager()
 
 
 async def until_waiting(cluster: Cluster, job_id: str, reason: str) -> None:
-    """Wait until the job says why it does not have all slots."""
+    """Wait until the job gives this reason for not having all of its slots."""
 
     async def said() -> bool:
         return bool((await cluster.job(job_id))["pending_reason"] == reason)
@@ -46,7 +46,7 @@ async def until_waiting(cluster: Cluster, job_id: str, reason: str) -> None:
     await eventually(said, f"the job says: {reason}")
 
 
-async def test_queues_hold_for_new_jobs_and_under_the_next_leader(cluster: Cluster) -> None:
+async def test_queue_limits_apply_to_new_jobs_and_under_the_next_leader(cluster: Cluster) -> None:
     await restart_with_queues(cluster)
     await cluster.start_taskmanager("tm-1")  # two slots
     first = await cluster.submit(executors=2)
@@ -69,7 +69,7 @@ async def test_queues_hold_for_new_jobs_and_under_the_next_leader(cluster: Clust
 
 
 async def until_preempted(cluster: Cluster, job_id: str, reason: str, count: int) -> None:
-    """Wait until so many executors of the job have ended for this reason."""
+    """Wait until exactly ``count`` executors of the job have ended for this reason."""
 
     async def gone() -> bool:
         executors = (await cluster.job(job_id))["executors"]
@@ -79,9 +79,8 @@ async def until_preempted(cluster: Cluster, job_id: str, reason: str, count: int
 
 
 @pytest.mark.parametrize("cluster", [{"executor_failure_budget": 1}], indirect=True, ids=["one executor may fail"])
-async def test_a_queue_below_its_guarantee_and_a_higher_priority_take_executors(cluster: Cluster) -> None:
-    """The executors do not end by themselves, so each is killed after its grace. No job has lost an executor by its
-    own fault afterwards, and whoever gave way goes on when there is room again."""
+async def test_a_queue_below_its_guarantee_and_a_higher_priority_preempt_executors(cluster: Cluster) -> None:
+    """None ends by itself: each is killed after its grace. Its job counts no failure and later continues."""
     await restart_with_queues(cluster, GUARANTEED)
     await cluster.start_taskmanager("tm-1", slots=4)
     low = await cluster.submit(executors=4, queue="spare")
@@ -110,7 +109,7 @@ async def test_a_queue_below_its_guarantee_and_a_higher_priority_take_executors(
     assert (await cluster.get(f"/v1/jobs/{low}/exceptions"))["exceptions"] == []
 
 
-async def test_a_new_leader_takes_executors_that_the_earlier_one_had_only_begun_to_take(cluster: Cluster) -> None:
+async def test_a_new_leader_completes_a_preemption_that_its_predecessor_began(cluster: Cluster) -> None:
     slow = msgspec.structs.replace(GUARANTEED, preemption_grace=600.0)
     await restart_with_queues(cluster, slow)
     await cluster.start_taskmanager("tm-1", slots=2)

@@ -1,4 +1,7 @@
-"""Slots of the sizes that jobs ask for: carved out of a TaskManager, waited for with a reason, and given back."""
+"""Slots of the sizes that jobs ask for: carved out of a TaskManager, and given back.
+
+A job that waits for a slot says why.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.integration.runtime.conftest import DEADLINE_SECONDS, Cluster, eventu
 
 
 async def taskmanager_of(cluster: Cluster) -> Any:
-    """The only TaskManager."""
+    """The only TaskManager, as REST describes it."""
     (found,) = (await cluster.get("/v1/taskmanagers"))["taskmanagers"]
     return found
 
@@ -46,7 +49,7 @@ async def test_a_large_executor_gets_a_slot_of_its_size_and_the_next_one_waits_w
     await eventually(given_back, "the carved slot is gone")
 
 
-async def test_what_no_taskmanager_has_is_refused(cluster: Cluster) -> None:
+async def test_an_executor_larger_than_every_taskmanager_is_refused(cluster: Cluster) -> None:
     await cluster.start_taskmanager("tm-1")
     form = aiohttp.FormData()
     form.add_field("request", json.dumps({"executor_memory_mb": 20 << 10}), content_type="application/json")
@@ -58,7 +61,7 @@ async def test_what_no_taskmanager_has_is_refused(cluster: Cluster) -> None:
     assert (await cluster.get("/v1/jobs"))["jobs"] == []
 
 
-async def test_what_no_taskmanager_has_is_said_when_they_come_after_the_job(cluster: Cluster) -> None:
+async def test_a_job_submitted_before_any_taskmanager_reports_an_executor_too_large_for_it(cluster: Cluster) -> None:
     job_id = await cluster.submit(executors=1, executor_cores=64)
     await cluster.start_taskmanager("tm-1")
     reason = "0 of 1 slots: no TaskManager has 64 cores and 768 MiB, the largest has 2 and 1536"
@@ -90,7 +93,7 @@ async def test_impossible_executors_are_refused(cluster: Cluster, size: dict[str
 
 
 async def restart_with(cluster: Cluster, **limits: int) -> None:
-    """The JobManager again, with these limits."""
+    """Restart the JobManager with these limits."""
     await cluster.master.aclose()
     cluster.config = msgspec.structs.replace(cluster.config, limits=LimitsConfig(**limits))
     await cluster.start_jobmanager()
@@ -118,7 +121,7 @@ async def test_a_job_beyond_the_limit_waits_for_its_turn_and_one_beyond_the_queu
     await cluster.until(third, "FINISHED")
 
 
-async def test_jobs_that_waited_wait_again_after_a_restart(cluster: Cluster) -> None:
+async def test_queued_jobs_are_queued_again_after_a_restart(cluster: Cluster) -> None:
     await restart_with(cluster, max_running_jobs=1)
     await cluster.start_taskmanager("tm-1")
     jobs = [await cluster.submit(executors=1) for _ in range(2)]
@@ -166,7 +169,7 @@ async def test_a_drained_taskmanager_hands_its_executors_on_and_leaves(cluster: 
     assert [each["id"] for each in job["executors"]] == [first["id"], second["id"]], "nobody else was started"
 
 
-async def test_executors_that_do_not_go_by_themselves_are_ended(cluster: Cluster) -> None:
+async def test_executors_that_outlast_the_drain_timeout_are_ended(cluster: Cluster) -> None:
     await cluster.master.aclose()
     cluster.config = msgspec.structs.replace(cluster.config, resources=ResourcesConfig(drain_timeout=0.5))
     await cluster.start_jobmanager()
@@ -184,7 +187,7 @@ async def test_executors_that_do_not_go_by_themselves_are_ended(cluster: Cluster
     assert (await cluster.job(job_id))["state"] == "RUNNING"
 
 
-async def test_a_drained_taskmanager_waits_for_its_drivers_and_gets_no_other(cluster: Cluster) -> None:
+async def test_a_drained_taskmanager_waits_for_its_drivers_and_gets_no_new_ones(cluster: Cluster) -> None:
     left = await cluster.start_taskmanager("tm-1")
     first = await cluster.submit(executors=1)
     await cluster.until_running(first, 1)
@@ -208,7 +211,7 @@ async def test_a_drained_taskmanager_waits_for_its_drivers_and_gets_no_other(clu
     assert placed["taskmanager"] == "tm-2"
 
 
-async def test_drivers_take_nothing_from_executors(cluster: Cluster) -> None:
+async def test_a_driver_waits_for_a_driver_slot_and_takes_no_executor_slot(cluster: Cluster) -> None:
     """Jobs whose drivers wait for each other's slots would never end."""
     await cluster.start_taskmanager("tm-1", driver_slots=1)
     first = await cluster.submit(executors=2)
@@ -226,7 +229,7 @@ async def test_drivers_take_nothing_from_executors(cluster: Cluster) -> None:
         await cluster.until(job_id, "FINISHED")
 
 
-async def test_logs_of_a_lost_taskmanager_are_in_the_history_and_of_others_it_is_said_that_they_are_gone(
+async def test_logs_of_a_lost_taskmanager_come_from_the_history_or_are_reported_as_lost(
     cluster: Cluster,
 ) -> None:
     await cluster.start_taskmanager("tm-1")
@@ -252,7 +255,7 @@ async def test_logs_of_a_lost_taskmanager_are_in_the_history_and_of_others_it_is
     assert "TaskManager tm-1 is not there any more, and its logs with it" in problem["detail"]
 
 
-async def test_draining_is_taken_back(cluster: Cluster) -> None:
+async def test_draining_of_a_taskmanager_can_be_undone(cluster: Cluster) -> None:
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit(executors=1)
     (first,) = await cluster.until_running(job_id, 1)

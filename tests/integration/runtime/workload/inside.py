@@ -1,4 +1,4 @@
-"""A program in a job's box: the unmodified SPIFFE client of PyPI, and one that keeps no rule. Prints JSON."""
+"""A program in a job's box: the unmodified SPIFFE client of PyPI, and a hostile one. Prints JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ADDRESS = os.environ["SPIFFE_ENDPOINT_SOCKET"]
 
 
 def code_of(call: Callable[[], Any]) -> str:
-    """The status with which a call is refused; empty: it was not."""
+    """The gRPC status that a call is refused with; empty if it succeeds."""
     try:
         call()
     except grpc.RpcError as error:
@@ -29,7 +29,7 @@ def code_of(call: Callable[[], Any]) -> str:
 
 
 def regular() -> dict[str, Any]:
-    """What a good client gets."""
+    """What a well-behaved client gets."""
     with WorkloadApiClient(default_timeout=20) as client:
         svid = client.fetch_x509_svid()
         token = client.fetch_jwt_svid({"vault"})
@@ -49,7 +49,7 @@ def regular() -> dict[str, Any]:
 
 
 def hostile() -> dict[str, str]:
-    """What nobody gets."""
+    """The status of each request that must be refused to everybody."""
     with grpc.insecure_channel(ADDRESS) as channel:
         stub = workload_pb2_grpc.SpiffeWorkloadAPIStub(channel)  # type: ignore[no-untyped-call]  # generated
 
@@ -84,7 +84,7 @@ def hostile() -> dict[str, str]:
 
 
 def rude() -> dict[str, Any]:
-    """Connections without end, and bytes that are no HTTP/2."""
+    """Open many connections, send bytes that are not HTTP/2, and try to change the API's files."""
     path = ADDRESS.removeprefix("unix://")
     connections = []
     for _ in range(64):

@@ -1,4 +1,4 @@
-"""The Workload API and token files in a real box, with an unmodified SPIFFE client in it."""
+"""The Workload API and token files in a real box with an unmodified SPIFFE client."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ LIFETIME = dt.timedelta(minutes=5)
 
 @dataclass
 class JobManager:
-    """Gives this executor tokens for ``vault``, as the policy would."""
+    """Stands for the JobManager: issues tokens for the audience ``vault`` only, as the policy would."""
 
     authority: LocalJwtAuthority
     asked: list[tuple[str, ...]] = field(default_factory=list)
 
     async def token(self, audience: tuple[str, ...]) -> str:
-        """A token of :data:`OWN`, whoever asks."""
+        """Return a token of :data:`OWN`, no matter who asks."""
         self.asked.append(audience)
         if audience != ("vault",):
             raise TokenRefused("the policy gives no token")
         return self.authority.sign(OWN, audience, LIFETIME)
 
     async def keys(self) -> str:
-        """The public keys."""
+        """The public keys that verify the tokens."""
         return self.authority.jwks().decode()
 
 
 @dataclass
 class World:
-    """An executor's surroundings."""
+    """The environment of an executor."""
 
     sandbox: Sandbox
     jobmanager: JobManager
@@ -64,7 +64,7 @@ class World:
     work: Path
 
     def server(self, *files: TokenFile) -> WorkloadServer:
-        """Its Workload API."""
+        """The Workload API server of the executor."""
         return WorkloadServer(
             self.place,
             self.identity,
@@ -75,7 +75,7 @@ class World:
         )
 
     async def run(self, server: WorkloadServer, *argv: str) -> dict[str, Any]:
-        """What :mod:`inside` prints in a box of the job."""
+        """Run :mod:`inside` in a box of the job, and return what it prints."""
         self.sandbox.own([self.work], JOB)
         view = View(JOB, (self.place.directory, INSIDE), (self.work,))
         with (self.work.parent / "out").open("w+b") as out, (self.work.parent / "err").open("w+b") as err:
@@ -111,7 +111,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 @pytest.mark.timeout(200)
-async def test_a_process_gets_its_own_identity_and_nobody_elses(world: World) -> None:
+async def test_a_process_gets_only_its_own_identity(world: World) -> None:
     foreign = world.jobmanager.authority.sign(OTHER, ["payroll"], LIFETIME)
     server = world.server(TokenFile(audience="vault", name="vault"))
     await server.start()
@@ -146,7 +146,7 @@ async def test_a_process_gets_its_own_identity_and_nobody_elses(world: World) ->
     assert subject == OWN
 
 
-async def test_after_the_end_nobody_gets_anything(world: World) -> None:
+async def test_a_closed_workload_api_server_accepts_no_connections(world: World) -> None:
     server = world.server()
     await server.start()
     await server.close()
@@ -160,7 +160,7 @@ async def test_a_process_whose_token_file_is_refused_does_not_start(world: World
     assert not world.place.socket.exists()
 
 
-async def test_another_user_of_the_machine_gets_in_nowhere(world: World) -> None:
+async def test_another_user_of_the_machine_cannot_use_the_workload_api(world: World) -> None:
     server = world.server(TokenFile(audience="vault", name="vault"))
     await server.start()
     try:

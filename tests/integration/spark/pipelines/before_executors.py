@@ -1,4 +1,4 @@
-"""A pipeline for the tests: says that its SparkContext is there, and where the tasks of its first stage ran."""
+"""A test pipeline: reports that its SparkContext is up, and where the tasks of its first stage ran."""
 
 from __future__ import annotations
 

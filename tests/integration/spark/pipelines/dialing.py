@@ -1,8 +1,9 @@
-"""A pipeline for the tests: the driver's JVM dials, as Spark does, whatever ``targets`` lists, until ``stop`` appears.
+"""A test pipeline: the driver's JVM dials the ports in ``targets``, until ``stop`` appears.
 
-Each connection is a new one and must get an answer from Spark at the other end. ``tally`` tells what became of them:
-how many were made to the present targets, which these are, every failure so far, and how many of Spark's channels are
-open now. Besides, one round of work (a shuffle) for every file ``go-N``; its result goes to ``result-N``.
+It dials as Spark does. Each connection is a new one and must get an answer from Spark at the other end.
+``tally`` records the results: the present targets, the number of connections made to them, every failure
+so far, and the number of Spark channels that are open now. The pipeline also does one round of work (a
+shuffle) for every file ``go-N``, and writes its result to ``result-N``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def write(path: Path, content: object) -> None:
 
 
 def dial(jvm: Any, clients: Any, port: int) -> None:
-    """Raises when there is no connection, or no answer on it."""
+    """Connect and send a message; raises if there is no connection, or no answer on it."""
     client = clients.createUnmanagedClient(HOST, port)
     try:
         client.sendRpcSync(jvm.java.nio.ByteBuffer.wrap(b"not a message of Spark's"), TIMEOUT_MILLIS)
@@ -40,7 +41,7 @@ def dial(jvm: Any, clients: Any, port: int) -> None:
 
 
 def shuffled(jvm: Any, context: Any) -> int:
-    """Without SQL and Python workers, which take seconds to start."""
+    """Run a shuffle and count its rows, without SQL and Python workers, which take seconds to start."""
     rows: int = context.parallelize(jvm.java.util.Collections.nCopies(10_000, 1), 4).repartition(4).count()
     return rows
 

@@ -1,4 +1,4 @@
-"""A module that a pipeline of the tests brings along."""
+"""A module that is submitted together with a test pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline for the tests that starts no Spark: writes a marker, waits for a file, and ends as it is told."""
+"""A test pipeline without Spark: writes a marker, waits for a file, and succeeds or fails as told."""
 
 from __future__ import annotations
 

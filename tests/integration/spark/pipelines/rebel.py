@@ -1,4 +1,4 @@
-"""A pipeline for the tests: its code makes a setting that a job may not make."""
+"""A test pipeline that sets a Spark setting that jobs may not set."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A pipeline for the tests: one round (a Python UDF and a shuffle) for every file ``go-N``, until ``stop`` appears.
+"""A test pipeline: one round of work for every file ``go-N``, until ``stop`` appears.
 
-The result of round N is written to ``result-N`` as JSON.
+A round is a Python UDF and a shuffle. The result of round N is written to ``result-N`` as JSON.
 """
 
 from __future__ import annotations

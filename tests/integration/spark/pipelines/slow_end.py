@@ -1,4 +1,4 @@
-"""A pipeline for the tests: it succeeds, and its JVM has a shutdown hook that waits for ever."""
+"""A test pipeline that succeeds, but whose JVM has a shutdown hook that waits forever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says which value each attempt has, as a digest, and fails when it is told: ``attempts.py FOLDER``."""
+"""Reports the secret of each attempt as a digest, and fails when told to: ``attempts.py FOLDER``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 
 def main() -> None:
-    """One attempt."""
+    """Run one attempt."""
     folder = Path(sys.argv[1])
     number = sum(1 for _ in folder.glob("attempt-*")) + 1
     SparkSession.builder.getOrCreate()

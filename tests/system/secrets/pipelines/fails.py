@@ -1,4 +1,4 @@
-"""Fails with a value in its errors, of a task and of the driver."""
+"""Fails with a secret value in its errors, in a task and in the driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 
 def fail(_: int) -> int:
-    """An error as libraries make them: with the whole connection string."""
+    """Raise an error that contains the whole connection string, as libraries do."""
     raise ValueError(f"cannot connect with {Path('/run/secrets/url').read_text(encoding='utf-8')}")
 
 

@@ -1,4 +1,4 @@
-"""Has asked for no secret: finds none in its box, whoever else has some."""
+"""A pipeline that asked for no secret and finds none in its sandbox, even while other jobs have some."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Look for them where they are, and where those of other processes would be."""
+    """Look for secrets in their usual place and where those of other processes would be."""
     found = [str(path) for path in (Path("/run/secrets"), *Path("/proc").glob("*/root/run/secrets")) if path.exists()]
     sys.stdout.write(f"found {found}\n")
 

@@ -1,6 +1,6 @@
-"""Uses every secret that it has, in the driver and on executors, and prints all of them: ``uses.py FOLDER``.
+"""Uses and prints every secret it has, in the driver and on executors: ``uses.py FOLDER``.
 
-What it has seen it says as digests, in the file ``seen`` of the folder; then it waits for the file ``go``.
+It writes the digests of what it saw to the file ``seen`` in the folder, then waits for the file ``go``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ SECRETS = Path("/run/secrets")
 
 
 def digests() -> dict[str, str]:
-    """What is there, by name."""
+    """The digest of each secret, by name."""
     if not SECRETS.is_dir():
         return {}
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in SECRETS.iterdir()}
 
 
 def printed() -> None:
-    """Print every value in several forms, in pieces, to both outputs."""
+    """Print every value in several forms and in pieces, to standard output and standard error."""
     for path in sorted(SECRETS.iterdir()) if SECRETS.is_dir() else []:
         value = path.read_bytes()
         for form in (value, base64.b64encode(value), value.hex().encode(), repr(value).encode()):
@@ -38,13 +38,13 @@ def printed() -> None:
 
 
 def on_executor(_: Iterable[int]) -> Iterable[dict[str, str]]:
-    """The same on an executor."""
+    """Print all secrets on an executor, and return their digests."""
     printed()
     yield digests()
 
 
 def main() -> None:
-    """Use them, say what was seen, and wait."""
+    """Use the secrets, report their digests, and wait."""
     folder = Path(sys.argv[1])
     spark = SparkSession.builder.getOrCreate()
     printed()

@@ -17,7 +17,7 @@ _kept: dict[str, RDD[Any]] = {}
 
 
 def write(spark: SparkSession, name: str, folder: str, sql: bool) -> Any:
-    """Run the maps of a shuffle, and read it once; answers as :func:`read` does."""
+    """Run the maps of a shuffle and read it once; returns the same as :func:`read`."""
 
     def rows(index: int, numbers: Iterable[int]) -> Iterator[tuple[int, str]]:
         task = TaskContext.get()
@@ -37,7 +37,10 @@ def write(spark: SparkSession, name: str, folder: str, sql: bool) -> Any:
 
 
 def read(_: SparkSession, name: str, folder: str) -> Any:
-    """Read the shuffle; answers a digest of its rows, and how many map attempts there have been so far."""
+    """Read the shuffle again.
+
+    Returns the number of rows, a digest of them, and the number of map attempts so far.
+    """
     found = sorted(_kept[name].collect())
     attempts = len(list(Path(folder).glob(f"{name}-*")))
     return [len(found), hashlib.sha256(repr(found).encode()).hexdigest(), attempts]

@@ -1,7 +1,7 @@
 """A pipeline whose tasks run until they are told to end.
 
-Arguments: a folder, and a number of tasks. Each task touches ``task-N-ATTEMPT``, waits for ``go``, and answers its
-number; writes their sum to ``sum``.
+Arguments: a folder and a number of tasks. Each task touches ``task-N-ATTEMPT``, waits for ``go``, and
+returns its number. The pipeline writes their sum to ``sum``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WAIT_SECONDS = 900
 
 
 def main() -> None:
-    """Run."""
+    """Run the tasks and write their sum."""
     folder, tasks = Path(sys.argv[1]), int(sys.argv[2])
     spark = SparkSession.builder.getOrCreate()
 

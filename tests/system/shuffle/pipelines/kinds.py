@@ -1,4 +1,4 @@
-"""Every kind of shuffle that Spark has, each with an answer that another shuffle must give as well."""
+"""Every kind of shuffle in Spark, each with an answer that every shuffle implementation must give."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _rows(spark: SparkSession, rows: int = ROWS, partitions: int = 6) -> DataFra
 
 
 def _digest(frame: DataFrame) -> list[str]:
-    """Number of rows and a sum over their hashes: equal for equal rows in any order."""
+    """The number of rows and the sum of their hashes, which do not depend on their order."""
     hashed = frame.select(f.xxhash64(*frame.columns).cast("decimal(38,0)").alias("hash"))
     total = hashed.agg(f.count("*"), f.sum("hash")).collect()[0]
     return [str(value) for value in total]
@@ -50,7 +50,7 @@ def group(spark: SparkSession) -> Any:
 
 
 def sql_distinct(spark: SparkSession) -> Any:
-    """Distinct and count distinct."""
+    """SQL ``distinct`` and ``count(distinct)``."""
     rows = _rows(spark)
     return _digest(rows.select("key", f.substring("text", 1, 2)).distinct()), rows.agg(
         f.countDistinct("key", f.substring("text", 1, 1))
@@ -64,13 +64,13 @@ def sort(spark: SparkSession) -> Any:
 
 
 def window(spark: SparkSession) -> Any:
-    """Ranks within groups."""
+    """Rank rows within groups."""
     _rows(spark).createOrReplaceTempView("rows")
     return _digest(spark.sql("select id, rank() over (partition by key order by text) as rank from rows"))
 
 
 def repartition(spark: SparkSession) -> Any:
-    """Round robin, by hash, by range, into more partitions than rows of a map."""
+    """Repartition round robin, by hash, by range, and into more partitions than a map has rows."""
     rows = _rows(spark)
     return [
         _digest(rows.repartition(13)),
@@ -102,7 +102,10 @@ def _restore(spark: SparkSession, before: dict[str, str | None]) -> None:
 
 
 def skew_join(spark: SparkSession) -> Any:
-    """Adaptive execution splits a partition: partial map ranges. The last answer is whether it did."""
+    """A join in which adaptive execution splits a partition, which reads partial map ranges.
+
+    The last value tells whether it did.
+    """
     before = _set(
         spark,
         **{
@@ -124,7 +127,10 @@ def skew_join(spark: SparkSession) -> Any:
 
 
 def local_read(spark: SparkSession) -> Any:
-    """A join that becomes a broadcast when it runs: whole maps are read. The last answer is whether it did."""
+    """A join that becomes a broadcast join at run time, which reads whole maps.
+
+    The last value tells whether it did.
+    """
     before = _set(
         spark, **{"spark.sql.adaptive.autoBroadcastJoinThreshold": "10m", "spark.sql.autoBroadcastJoinThreshold": "-1"}
     )
@@ -139,7 +145,7 @@ def local_read(spark: SparkSession) -> Any:
 
 
 def empty(spark: SparkSession) -> Any:
-    """No rows, no rows in most partitions, and no columns."""
+    """Shuffle no rows, rows in only one of many partitions, and rows without columns."""
     rows = _rows(spark)
     return [
         _digest(rows.where("id < 0").groupBy("key").count()),
@@ -169,26 +175,26 @@ def giant_records(spark: SparkSession) -> Any:
 
 
 def rdd_reduce(spark: SparkSession) -> Any:
-    """Combined on the map side."""
+    """An RDD reduce, which combines on the map side."""
     pairs = spark.sparkContext.parallelize(range(ROWS), 6).map(lambda n: (n % 101, n))
     return sorted(pairs.reduceByKey(operator.add, 7).collect())
 
 
 def rdd_group(spark: SparkSession) -> Any:
-    """Not combined on the map side."""
+    """An RDD grouping, which does not combine on the map side."""
     pairs = spark.sparkContext.parallelize(range(ROWS), 6).map(lambda n: (n % 53, n))
     return sorted((key, len(values), sum(values)) for key, values in pairs.groupByKey(300).mapValues(list).collect())
 
 
 def rdd_sort(spark: SparkSession) -> Any:
-    """Sorted in the reducers."""
+    """An RDD sort, which sorts in the reducers."""
     numbers = spark.sparkContext.parallelize(range(ROWS), 6).map(lambda n: n * 7919 % 1000003)
     found = numbers.sortBy(lambda n: -n, numPartitions=5).collect()
     return [found == sorted(found, reverse=True), hashlib.sha256(repr(found).encode()).hexdigest()]
 
 
 def rdd_join(spark: SparkSession) -> Any:
-    """Join, cogroup, distinct, intersection."""
+    """RDD join, cogroup, distinct and intersection."""
     context = spark.sparkContext
     left = context.parallelize(range(3000), 4).map(lambda n: (n % 301, n))
     right = context.parallelize(range(0, 3000, 7), 3).map(lambda n: (n % 301, str(n)))
@@ -201,18 +207,24 @@ def rdd_join(spark: SparkSession) -> Any:
 
 
 def jvm_sort(spark: SparkSession) -> Any:
-    """A shuffle of the JVM's RDDs with an ordering and Java serialization."""
+    """Repartition an RDD of the JVM, which uses Java serialization."""
     rdd = spark.range(5000, numPartitions=4)._jdf.javaRDD()
     return rdd.repartition(7).count()
 
 
 def zstandard(spark: SparkSession) -> Any:
-    """Nothing but another codec would change: it is Spark's setting for a whole application."""
+    """A plain repartition, for a run with another codec.
+
+    The codec is a Spark setting of the whole application.
+    """
     return _digest(_rows(spark).repartition(5, "text"))
 
 
 def speculation(spark: SparkSession, folder: str) -> Any:
-    """One map hangs in its first attempt; another takes its place. The last answer is how often that map ran."""
+    """Speculative execution: one map hangs in its first attempt, and another attempt replaces it.
+
+    The last value is the number of attempts of that map.
+    """
 
     def slow(index: int, numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
         task = TaskContext.get()
@@ -233,7 +245,7 @@ def speculation(spark: SparkSession, folder: str) -> Any:
 
 
 def streaming(spark: SparkSession, folder: str) -> Any:
-    """An aggregation over micro-batches, with state."""
+    """A stateful streaming aggregation over micro-batches."""
     source = Path(folder, "source")
     source.mkdir()
     for number in range(3):
@@ -255,14 +267,17 @@ def streaming(spark: SparkSession, folder: str) -> Any:
 
 
 def huge_partition(spark: SparkSession, rows: int) -> Any:
-    """One partition of ``rows`` times 128 random bytes; sums of row hashes before and after the shuffle."""
+    """Shuffle ``rows`` times 128 random bytes into one partition.
+
+    Returns sums of row hashes before and after the shuffle.
+    """
     columns = [f.xxhash64("id", f.lit(n)).alias(f"c{n}") for n in range(16)]
     made = spark.range(rows, numPartitions=4).select(*columns)
     return [_digest(made), _digest(made.repartition(1))]
 
 
 def real_time(spark: SparkSession, folder: str) -> Any:
-    """What a query in real-time mode with a shuffle says, which must not run without the service."""
+    """The error of a real-time query with a shuffle, which must not run without the shuffle service."""
     jvm = spark._jvm
     assert jvm is not None
     sources = jvm.org.apache.spark.sql.execution.streaming.sources

@@ -1,7 +1,7 @@
-"""A query in real-time mode with a shuffle, and a source whose rows the test decides.
+"""A query in real-time mode with a shuffle, and a source whose rows the test chooses.
 
-Its rows are numbers, of which it counts how many there are with the same remainder. The sink is at least once: the
-state is right if the highest count of each key is.
+The query counts numbers by their remainder. The sink is at least once: the state is right if the highest
+count of each key is right.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _streams: dict[str, Any] = {}
 
 
 def sink(folder: str) -> Any:
-    """The sink: a file for each partition and batch. A class of this function, so that it travels to the executors."""
+    """The sink, which writes a file for each partition and batch.
+
+    Its class is local to this function so that it is sent to the executors.
+    """
 
     class Files:
         def open(self, partition: int, epoch: int) -> bool:
@@ -42,7 +45,7 @@ def sink(folder: str) -> Any:
 
 
 def start(spark: SparkSession, name: str, folder: str, sources: int = 2, kind: str = "aggregate") -> str:
-    """Start a query, or start it again from its checkpoint with what its source had."""
+    """Start a query, or restart it from its checkpoint with the rows its source already had."""
     jvm = spark._jvm
     assert jvm is not None
     spark.conf.set(
@@ -71,7 +74,10 @@ def start(spark: SparkSession, name: str, folder: str, sources: int = 2, kind: s
 
 
 def add(spark: SparkSession, name: str, values: list[int], gap: float = 0.0) -> int:
-    """Give the source rows, each after ``gap`` seconds if there is one; returns how many were given."""
+    """Give the source rows; returns how many.
+
+    If ``gap`` is set, each row is added alone, followed by a pause of ``gap`` seconds.
+    """
     jvm = spark._jvm
     assert jvm is not None
     for chunk in [values] if not gap else [[value] for value in values]:
@@ -84,7 +90,7 @@ def add(spark: SparkSession, name: str, values: list[int], gap: float = 0.0) -> 
 
 
 def until_slots(spark: SparkSession, count: int) -> None:
-    """Wait until executors are there that can run so many tasks at the same time."""
+    """Wait until the executors can run ``count`` tasks at the same time."""
     context = spark.sparkContext._jsc.sc()
     while context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()) < count:
         time.sleep(0.1)
@@ -96,7 +102,7 @@ def is_active(_spark: SparkSession, name: str) -> bool:
 
 
 def failure(_spark: SparkSession, name: str, seconds: int = 90) -> str:
-    """What the query dies of within so many seconds; empty if it does not."""
+    """The error with which the query fails within ``seconds``; empty if it does not fail."""
     with contextlib.suppress(StreamingQueryException):
         _queries[name].awaitTermination(seconds)
     return str(_queries[name].exception() or "")
@@ -108,6 +114,6 @@ def stop(_spark: SparkSession, name: str) -> None:
 
 
 def rows(_spark: SparkSession, folder: str) -> list[list[int]]:
-    """What the sink was given: key, count, value, nanoseconds from the scan to behind the shuffle."""
+    """The rows the sink received: key, count, value, nanoseconds from the scan until after the shuffle."""
     lines = [line for path in (Path(folder) / "results").iterdir() for line in path.read_text().splitlines()]
     return [[int(part) for part in line.split()] for line in lines]

@@ -1,7 +1,7 @@
-"""A pipeline for a whole cluster: writes a shuffle, rests until it may go on, reads the shuffle in new tasks.
+"""A pipeline for a whole cluster: writes a shuffle, waits for permission, reads it again in new tasks.
 
-Arguments: a folder. Touches ``map-N-ATTEMPT`` for each map attempt, writes ``first``, waits for ``go``, writes
-``second``; both are sums by key.
+Arguments: a folder. Touches ``map-N-ATTEMPT`` for each map attempt, writes ``first``, waits for ``go``,
+writes ``second``. Both files contain sums by key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAPS = 4
 
 
 def main() -> None:
-    """Run."""
+    """Run the pipeline."""
     folder = Path(sys.argv[1])
     spark = SparkSession.builder.getOrCreate()
 

@@ -1,4 +1,4 @@
-"""A sealed shuffle of rows and one of Spark's own writers, and the plugin's reader by itself, again and again."""
+"""A sealed shuffle of SQL rows and one of Spark's own writers, read repeatedly by the plugin's reader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _kept: dict[str, Any] = {}
 
 
 def write(spark: SparkSession, rows: int) -> Any:
-    """Write both shuffles and read them once; how many records came."""
+    """Write both shuffles and read them once; returns the number of records in each."""
     numbers = spark.range(rows, numPartitions=MAPS)
     texts = numbers.select("id", f.concat(f.lit(MARK), f.col("id").cast("string")).alias("text"))
     frame = texts.where("id % 7 < 4").repartition(PARTITIONS, f.col("id") % 3)  # so that some partitions are empty
@@ -34,7 +34,7 @@ def write(spark: SparkSession, rows: int) -> Any:
 
 
 def count(_: SparkSession) -> Any:
-    """Read both again as jobs do."""
+    """Read both shuffles again as jobs do; returns the number of records in each."""
     plan, grouped = _kept["frames"]
     return [plan.count(), grouped.count()]
 
@@ -46,7 +46,10 @@ def _handle(rdd: Any, name: str) -> Any:
 
 
 def _read(spark: SparkSession, handle: Any, first: int, end: int) -> int | None:
-    """The plugin's reader on these partitions: how many segments came, or None when the driver says: none."""
+    """Read these partitions with the plugin's reader; returns the number of segments.
+
+    Returns None if the driver says that there are none.
+    """
     jvm: Any = spark.sparkContext._jvm
     sluice = jvm.org.apache.spark.shuffle.sluice
     found = 0
@@ -65,14 +68,14 @@ def _read(spark: SparkSession, handle: Any, first: int, end: int) -> int | None:
 
 
 def read(spark: SparkSession) -> Any:
-    """How many segments the shuffles have; remembers that of all ranges of partitions."""
+    """Count the segments of each shuffle, and remember the number for every range of partitions."""
     ranges = [(first, end) for first in range(PARTITIONS) for end in range(first + 1, PARTITIONS + 1)]
     _kept["right"] = {(name, *each): _read(spark, _kept[name], *each) for name in ("rows", "rdd") for each in ranges}
     return {name: _kept["right"][name, 0, PARTITIONS] for name in ("rows", "rdd")}
 
 
 def believe(spark: SparkSession, reads: int, seed: int) -> Any:
-    """Read from a worker that lies in each answer: what was believed, and the kinds of errors."""
+    """Read from a worker that lies in each answer; returns what was believed, and the kinds of errors."""
     rng = random.Random(seed)  # noqa: S311  # no secret
     believed: list[Any] = []
     errors = collections.Counter[str]()
@@ -91,7 +94,7 @@ def believe(spark: SparkSession, reads: int, seed: int) -> Any:
 
 
 def flooded(spark: SparkSession, credit: int) -> Any:
-    """Ask a worker, and take nothing of what it sends; whether the connection stands."""
+    """Request data from a worker and read none of it; returns whether the connection is still open."""
     jvm: Any = spark.sparkContext._jvm
     sluice = jvm.org.apache.spark.shuffle.sluice
     outputs = sluice.MapOutputs.of(_kept["rows"], 0, MAPS, 0, PARTITIONS).head()
@@ -106,7 +109,11 @@ def flooded(spark: SparkSession, credit: int) -> Any:
 
 
 def open_segment(spark: SparkSession, sealed: str, shuffle: int, place: list[int]) -> Any:
-    """What the plugin opens of a segment that was sealed elsewhere for this job, and whether it is a last one."""
+    """Have the plugin open a segment that was sealed elsewhere for this job.
+
+    Returns its content and the count in its head: 0, or for a last segment the number of segments of its map
+    and partition.
+    """
     jvm: Any = spark.sparkContext._jvm
     sluice = jvm.org.apache.spark.shuffle.sluice
     opener = sluice.SegmentOpener(sluice.SealKeys.get(), shuffle)

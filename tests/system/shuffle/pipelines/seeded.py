@@ -1,7 +1,8 @@
-"""Shuffles whose rows come from a seed, and their answers computed without Spark.
+"""Shuffles whose rows come from a seed, and their expected answers, computed without Spark.
 
-A job is a mapping: ``kind``, ``seed``, ``rows``, ``maps``, ``partitions``, ``width`` (bytes of the text of a row) and
-``skew`` (of ten rows, so many have the same key). :func:`expected` is the answer by loops over lists.
+A job is a mapping: ``kind``, ``seed``, ``rows``, ``maps``, ``partitions``, ``width`` (bytes of the text of
+a row) and ``skew`` (how many of ten rows have the same key). :func:`expected` computes the answer with
+loops over lists.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def row(seed: int, number: int, skew: int, width: int) -> Row:
 
 
 def write(spark: SparkSession, job: dict[str, Any]) -> str:
-    """Shuffle and read; the shuffle stays for :func:`read`."""
+    """Shuffle the rows and read them; the shuffle is kept for :func:`read`."""
     for key, value in {**SETTINGS, "spark.sql.shuffle.partitions": str(job["partitions"])}.items():
         spark.conf.set(key, value)
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
@@ -57,13 +58,13 @@ def read(_: SparkSession, job: dict[str, Any]) -> str:
 
 
 def expected(job: dict[str, Any]) -> str:
-    """What both must answer."""
+    """The answer that both :func:`write` and :func:`read` must give."""
     rows = [row(job["seed"], number, job["skew"], job["width"]) for number in range(job["rows"])]
     return _digest(job, KINDS[job["kind"]][1](rows))
 
 
 def _digest(job: dict[str, Any], found: Iterable[Any]) -> str:
-    """Of rows in their order where the order is the answer."""
+    """A digest of the rows, in their order for the kinds that sort, otherwise sorted."""
     plain = [_plain(each) for each in found]
     if not job["kind"].endswith("sort"):
         plain.sort()

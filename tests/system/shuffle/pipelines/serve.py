@@ -1,6 +1,7 @@
-"""A driver's program that runs what it is asked for: a line of JSON in, a line of JSON out.
+"""A driver program that runs functions on request: a line of JSON in, a line of JSON out.
 
-``{"run": "kinds.group", …arguments}`` calls a function of a module beside this one with the SparkSession first.
+``{"run": "kinds.group", …arguments}`` calls a function of a module beside this one. The SparkSession is the
+first argument.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     sys.path.insert(0, str(Path(__file__).parent))
     spark = SparkSession.builder.getOrCreate()
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""The queries of TPC-H, as they are given."""
+"""Runs the given TPC-H queries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 
 def load(spark: SparkSession, folder: str) -> Any:
-    """Make the tables known."""
+    """Register the tables as temporary views."""
     for path in sorted(Path(folder).glob("*.parquet")):
         spark.read.parquet(str(path)).createOrReplaceTempView(path.stem)
 

@@ -1,6 +1,6 @@
-"""A pipeline for a whole cluster: shuffles, waits until it may go on, reads the same shuffle again.
+"""A pipeline for a whole cluster: shuffles, waits for permission, reads the same shuffle again.
 
-Arguments: a folder. Writes ``first``, waits for ``go``, writes ``second``; both are sums by key.
+Arguments: a folder. Writes ``first``, waits for ``go``, writes ``second``. Both files contain sums by key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WAIT_SECONDS = 120
 
 
 def main() -> None:
-    """Run."""
+    """Run the pipeline."""
     folder = Path(sys.argv[1])
     spark = SparkSession.builder.getOrCreate()
     numbers = spark.range(200_000, numPartitions=6).repartition(7, "id")

@@ -1,4 +1,4 @@
-"""What an audit leaves for the dashboard."""
+"""The summary that an audit stores for the dashboard."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ REPORT = Report(
 )
 
 
-def test_a_summary_counts_what_nobody_accepted_and_tells_no_finding() -> None:
+def test_a_summary_only_counts_findings_that_are_not_accepted() -> None:
     summary = summary_of(REPORT)
     assert (summary.at, summary.checks, summary.total) == (BEGAN.timestamp() + 12.5, 4, 2)
     assert summary.findings == {"high": 1, "low": 1}
@@ -83,7 +83,7 @@ def test_a_summary_counts_what_nobody_accepted_and_tells_no_finding() -> None:
     assert rest == Examined(name="rest", findings=1)
 
 
-def test_it_is_kept_for_its_owner_alone_and_read_again(tmp_path: Path) -> None:
+def test_a_summary_is_readable_by_its_owner_only_and_round_trips(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
     keep_summary(home, REPORT)
     assert read_summary(home) == summary_of(REPORT)

@@ -1,4 +1,4 @@
-"""``sluice audit --insider`` without a cluster: what it lists, and what it says when there is none."""
+"""``sluice audit --insider`` without a cluster: what it lists, and how it fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.audit.insider import CHECKS
 from tests.command import sluice
 
 
-def test_the_attempts_are_listed() -> None:
+def test_list_checks_lists_the_attempts_of_the_insider_audit_only() -> None:
     done = sluice("audit", "--insider", "--list-checks")
     assert done.returncode == 0
     listed = {line.split()[0] for line in done.stdout.splitlines()[1:] if line.strip()}
@@ -20,13 +20,13 @@ def test_the_attempts_are_listed() -> None:
     assert "LSN-01" not in listed
 
 
-def test_without_a_cluster_nothing_is_examined(tmp_path: Path) -> None:
+def test_the_insider_audit_without_a_cluster_fails(tmp_path: Path) -> None:
     done = sluice("audit", "--insider", "--home", tmp_path / "home", environment={"SLUICE_SERVER": None})
     assert done.returncode == 3
     assert "no cluster is running" in done.stderr
 
 
-def test_the_baseline_knows_the_attempts(tmp_path: Path) -> None:
+def test_a_baseline_accepts_the_ids_of_attempts_and_no_unknown_id(tmp_path: Path) -> None:
     baseline = tmp_path / "accepted.toml"
     today = dt.date(2026, 11, 23)
     entry = '[[accepted]]\ncheck = "{}"\nlistener = "driver"\nreason = "known"\nexpires = 2026-12-01\n'

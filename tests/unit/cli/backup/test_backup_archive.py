@@ -1,4 +1,4 @@
-"""Archives that somebody forged: whoever has the recipient can have a backup opened that Sluice did not make."""
+"""Forged archives: anybody with the recipient can create a backup that Sluice will open."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GOOD = "pki/ca/ledger.jsonl"
 
 
 def quiet(_done: int, _total: int, _path: str) -> None:
-    """No progress."""
+    """Show no progress."""
 
 
 def manifest(members: tuple[Member, ...]) -> Manifest:
@@ -44,7 +44,7 @@ def encrypted(path: Path, plain: bytes) -> Path:
 
 
 def forged(change: Callable[[tarfile.TarInfo], None]) -> bytes:
-    """An archive of one file, the header of which was changed."""
+    """An archive of one file whose header was changed."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as made:
         info = tarfile.TarInfo(GOOD)
@@ -59,7 +59,7 @@ def forged(change: Callable[[tarfile.TarInfo], None]) -> bytes:
 
 
 def restored(tmp_path: Path, plain: bytes) -> Path:
-    """What came out of it; raises what ``extract`` raises."""
+    """The folder with the extracted files; raises what ``extract`` raises."""
     target = tmp_path / "target"
     target.mkdir()
     extract(encrypted(tmp_path / "backup", plain), KEYS, target, wanted=lambda _: True, progress=quiet)
@@ -86,7 +86,7 @@ PLACES = (
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_no_file_is_written_where_a_home_has_none(tmp_path: Path, place: str) -> None:
+def test_an_archive_with_a_path_that_no_home_has_is_refused(tmp_path: Path, place: str) -> None:
     def move(info: tarfile.TarInfo) -> None:
         info.name = place
 
@@ -102,7 +102,7 @@ def test_no_file_is_written_where_a_home_has_none(tmp_path: Path, place: str) ->
     "kind",
     [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE, b"x", b"L"],
 )
-def test_nothing_but_regular_files(tmp_path: Path, kind: bytes) -> None:
+def test_an_archive_with_anything_but_regular_files_is_refused(tmp_path: Path, kind: bytes) -> None:
     def change(info: tarfile.TarInfo) -> None:
         info.type, info.linkname = kind, "/etc/passwd" if kind in {tarfile.SYMTYPE, tarfile.LNKTYPE} else ""
 
@@ -111,19 +111,19 @@ def test_nothing_but_regular_files(tmp_path: Path, kind: bytes) -> None:
     assert not list((tmp_path / "target").iterdir())
 
 
-def test_digest_of_the_manifest_must_be_that_of_the_file(tmp_path: Path) -> None:
+def test_an_archive_whose_files_differ_from_the_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BackupDamaged, match="does not have the files"):
         restored(tmp_path, forged(lambda _: None))
 
 
-def test_same_file_twice_is_refused() -> None:
+def test_an_archive_with_the_same_file_twice_is_refused() -> None:
     twice = archive(InMemory(GOOD, b"one"), InMemory(GOOD, b"two"))
     with pytest.raises(BackupDamaged, match="twice"):
         list(ArchiveReader(io.BytesIO(twice)).entries())
 
 
 @pytest.mark.parametrize("end", [b"", b"\0" * 512, b"\0" * 1024, b"x"])
-def test_archive_without_a_manifest_or_with_more_after_it_is_refused(end: bytes) -> None:
+def test_an_archive_without_a_manifest_or_with_data_after_it_is_refused(end: bytes) -> None:
     whole = archive(InMemory(GOOD, b"data"))
     without = whole[: 512 + 512]
     for bad in (without + end, whole + (end or b"y")):
@@ -142,7 +142,7 @@ def test_manifest_of_a_later_version_is_refused() -> None:
 
 
 @given(st.binary(max_size=3000))
-def test_reader_takes_nothing_for_an_archive_that_is_none(data: bytes) -> None:
+def test_data_that_is_not_an_archive_is_refused(data: bytes) -> None:
     with pytest.raises(BackupDamaged):
         list(ArchiveReader(io.BytesIO(data)).entries())
 
@@ -152,20 +152,20 @@ def test_reader_takes_nothing_for_an_archive_that_is_none(data: bytes) -> None:
         st.from_regex(r"ha/storage/[a-z]{1,30}(/[a-z0-9.-]{1,60}[a-z]){0,2}", fullmatch=True), st.binary(), max_size=5
     )
 )
-def test_what_was_written_is_read(files: dict[str, bytes]) -> None:
+def test_an_archive_round_trips(files: dict[str, bytes]) -> None:
     reader = ArchiveReader(io.BytesIO(archive(*(InMemory(path, data) for path, data in files.items()))))
     assert {entry.path: b"".join(entry.chunks) for entry in reader.entries()} == files
     assert reader.manifest is not None
 
 
-def test_failure_while_a_home_is_read_is_told_as_it_is(tmp_path: Path) -> None:
+def test_an_error_of_the_archive_stream_is_raised_unchanged_through_the_encryption(tmp_path: Path) -> None:
     stream = ArchiveStream([InMemory("x" * 300, b"")], manifest, quiet)
     with (tmp_path / "backup").open("wb") as file, pytest.raises(BackupFailed, match="cannot be in a backup"):
         encrypt(stream, HashingWriter(file), [IDENTITY.to_public()], "")
 
 
 @given(st.text(alphabet="abc./\0-_ é\n", max_size=40))
-def test_no_path_leaves_the_home(path: str) -> None:
+def test_no_included_path_leaves_the_home_or_is_hidden(path: str) -> None:
     for prefix in ("", "ha/storage/", "pki/retired/"):
         if is_included(prefix + path):
             parts = (prefix + path).split("/")

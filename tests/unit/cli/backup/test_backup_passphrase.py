@@ -23,20 +23,20 @@ iXV/02pV9lJOnWWW6GxSEA==
 """
 
 
-def test_what_pyrage_wrote_is_read() -> None:
+def test_a_key_encrypted_by_pyrage_is_decrypted() -> None:
     text = decrypt_text(OF_PYRAGE, "correct horse battery").decode()
     assert text.startswith("AGE-SECRET-KEY-1")
     assert pyrage.x25519.Identity.from_str(text)
 
 
-def test_pyrage_reads_what_was_written() -> None:
+def test_pyrage_decrypts_a_key_that_sluice_encrypted() -> None:
     armoured = encrypt_text(b"a key", "correct horse battery", work_factor=LOW)
     assert pyrage.passphrase.decrypt(armoured, "correct horse battery") == b"a key"
     assert decrypt_text(armoured, "correct horse battery") == b"a key"
     assert encrypt_text(b"a key", "correct horse battery", work_factor=LOW) != armoured
 
 
-def test_every_changed_character_is_found() -> None:
+def test_a_changed_character_never_gives_another_key() -> None:
     armoured = encrypt_text(b"a key", "correct horse battery", work_factor=LOW)
     for place in range(len(armoured)):
         for other in (b"A", b"B", b"\n"):
@@ -51,12 +51,12 @@ def test_every_changed_character_is_found() -> None:
 
 
 @pytest.mark.parametrize("bad", [b"", b"\n", b"-----BEGIN AGE ENCRYPTED FILE-----\n", b"\xff" * 100, b"a\nb\nc\n"])
-def test_what_is_no_key_is_refused(bad: bytes) -> None:
+def test_data_that_is_not_an_age_file_is_refused(bad: bytes) -> None:
     with pytest.raises(BackupDamaged):
         decrypt_text(bad, "x")
 
 
-def test_work_factor_from_elsewhere_is_bounded() -> None:
+def test_a_file_with_a_too_large_work_factor_is_refused() -> None:
     armoured = encrypt_text(b"a key", "correct horse battery", work_factor=LOW)
     lines = armoured.decode().splitlines()
     plain = base64.b64decode("".join(lines[1:-1]))

@@ -1,4 +1,4 @@
-"""A TaskManager that is to start again after it has left: who may ask, and how often it counts."""
+"""Requests to restart a TaskManager after it has left: who may make them, and how often one counts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
-def test_it_counts_once(home: Home) -> None:
+def test_a_comeback_request_is_taken_once(home: Home) -> None:
     assert not comebacks.take(home, NAME)
     assert comebacks.request(home, NAME).pid == os.getpid()
     assert comebacks.take(home, NAME)
     assert not comebacks.take(home, NAME)
 
 
-def test_it_can_be_withdrawn(home: Home) -> None:
+def test_a_comeback_request_can_be_withdrawn(home: Home) -> None:
     comebacks.request(home, NAME)
     comebacks.withdraw(home, NAME)
     comebacks.withdraw(home, NAME)
@@ -39,13 +39,13 @@ def test_it_can_be_withdrawn(home: Home) -> None:
 
 
 @pytest.mark.parametrize("name", ["taskmanager-2", "../cluster.json", "/etc/passwd", ""])
-def test_only_what_sluice_up_has_started_comes_back(home: Home, name: str) -> None:
+def test_a_comeback_of_a_process_that_sluice_up_has_not_started_is_refused(home: Home, name: str) -> None:
     with pytest.raises(CommandError, match="has not started"):
         comebacks.request(home, name)
     comebacks.withdraw(home, name)
     assert (home.run / "cluster.json").exists()
 
 
-def test_without_a_cluster_nothing_comes_back(tmp_path: Path) -> None:
+def test_a_comeback_request_without_a_cluster_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="start its service again"):
         comebacks.request(Home.at(tmp_path / "home"), NAME)

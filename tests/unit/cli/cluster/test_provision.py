@@ -21,9 +21,9 @@ from sluice.cli.cluster.provision import free_names, to_start
         pytest.param({"taskmanagers_wanted": 2, "taskmanagers_draining": 5}, 1, 2, id="never-less-than-none"),
     ],
 )
-def test_what_is_started(health: dict[str, Any], running: int, count: int) -> None:
+def test_the_missing_taskmanagers_on_demand_are_started(health: dict[str, Any], running: int, count: int) -> None:
     assert to_start(health, running) == count
 
 
-def test_names_are_the_first_that_are_free() -> None:
+def test_new_taskmanagers_get_the_first_free_names() -> None:
     assert free_names({"taskmanager-2", "jobmanager"}, 2) == ["taskmanager-1", "taskmanager-3"]

@@ -1,4 +1,4 @@
-"""What the launcher writes down: matched by pid and start time, one launcher at a time."""
+"""The launcher's records: processes match by pid and start time, and only one launcher runs at a time."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_a_record_survives_the_round_trip(home: Home) -> None:
+def test_a_cluster_record_round_trips_and_is_readable_by_its_owner_only(home: Home) -> None:
     record = ClusterRecord(ProcessRecord.of("launcher", os.getpid()), ready=True, ready_at=2.0)
     write_record(home, record)
     assert read_record(home) == record
     assert record_path(home).stat().st_mode & 0o777 == 0o600
 
 
-def test_no_record_is_no_cluster_and_a_damaged_one_is_an_error(home: Home) -> None:
+def test_a_missing_record_is_no_cluster_and_a_damaged_one_an_error(home: Home) -> None:
     assert read_record(home) is None
     record_path(home).write_text("{")
     with pytest.raises(CommandError, match="damaged"):
@@ -64,14 +64,14 @@ def test_a_reused_pid_is_not_the_same_process() -> None:
     assert ProcessRecord("me", os.getpid(), current.started_at - 100).find() is None
 
 
-def test_survivors_are_ended_with_their_descendants(sleeper: subprocess.Popen[bytes]) -> None:
+def test_surviving_processes_are_ended_with_their_descendants(sleeper: subprocess.Popen[bytes]) -> None:
     entry = ProcessRecord.of("taskmanager-1", sleeper.pid)
     gone = ProcessRecord("launcher", sleeper.pid, entry.started_at - 100)
     assert end_survivors(ClusterRecord(gone, (entry,))) == 2
     assert entry.find() is None
 
 
-def test_only_one_launcher_at_a_time(home: Home) -> None:
+def test_only_one_launcher_holds_the_lock_at_a_time(home: Home) -> None:
     with launcher_lock(home), pytest.raises(CommandError, match="already running"), launcher_lock(home):
         pass
     with launcher_lock(home):
@@ -79,13 +79,13 @@ def test_only_one_launcher_at_a_time(home: Home) -> None:
 
 
 class TestStopped:
-    """Whether the cluster that ran has been stopped; it must have run."""
+    """Whether a cluster that ran has been stopped; one that never ran is not reported as stopped."""
 
-    def test_a_home_without_a_record_tells_nothing(self, home: Home) -> None:
+    def test_a_home_without_a_record_is_never_reported_as_stopped(self, home: Home) -> None:
         assert watch_for_stop(home) is never
         assert not never()
 
-    def test_a_record_that_is_removed_was_stopped_in_order(self, home: Home) -> None:
+    def test_a_cluster_counts_as_stopped_when_its_record_is_removed(self, home: Home) -> None:
         write_record(home, ClusterRecord(ProcessRecord.of("launcher", os.getpid())))
         stopped = watch_for_stop(home)
         assert not stopped()
@@ -94,7 +94,7 @@ class TestStopped:
         write_record(home, ClusterRecord(ProcessRecord.of("launcher", os.getpid())))
         assert not stopped()
 
-    def test_a_launcher_that_is_gone_was_stopped_all_the_same(
+    def test_a_cluster_counts_as_stopped_when_its_launcher_has_died(
         self, home: Home, sleeper: subprocess.Popen[bytes]
     ) -> None:
         write_record(home, ClusterRecord(ProcessRecord.of("launcher", sleeper.pid)))

@@ -1,4 +1,4 @@
-"""Processes are started again whatever goes wrong meanwhile: a full disk, a fault of ours, and both at once."""
+"""Processes are restarted whatever else fails: a full disk, a bug of ours, or both at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 @dataclass
 class World:
-    """Real processes; starting one and writing the record fail as often as ``no_start`` and ``no_record`` say."""
+    """Real processes whose start and record can fail.
+
+    Starting one raises the errors in ``no_start``, recording those in ``no_record``, one each time.
+    """
 
     directory: Path
     no_start: list[Exception] = field(default_factory=list)
@@ -64,7 +67,7 @@ class World:
         await asyncio.sleep(0)
 
     async def until(self, *pids_before: int) -> None:
-        """Wait until every member runs as another process than before, and that is recorded."""
+        """Wait until every member runs as a process other than ``pids_before``, and this is recorded."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             while True:
                 pids = tuple(each.child.pid for each in self.members if each.child is not None and each.child.running)
@@ -103,7 +106,7 @@ def kill(world: World, name: str) -> None:
     os.kill(member.child.pid, 9)
 
 
-async def test_member_is_started_again_after_a_full_disk_and_after_a_fault(tmp_path: Path) -> None:
+async def test_member_is_started_again_after_a_full_disk_and_after_an_internal_error(tmp_path: Path) -> None:
     world = World(tmp_path)
     async with supervised(world, "auth"):
         (before,) = pids(world)
@@ -114,7 +117,7 @@ async def test_member_is_started_again_after_a_full_disk_and_after_a_fault(tmp_p
     assert any("a fault of ours" in line for line in world.said)
 
 
-async def test_record_that_cannot_be_written_is_written_later_and_starts_nothing_twice(tmp_path: Path) -> None:
+async def test_record_that_cannot_be_written_is_retried_and_no_member_is_started_twice(tmp_path: Path) -> None:
     world = World(tmp_path)
     async with supervised(world, "auth", "envoy"):
         auth, envoy = pids(world)
@@ -131,7 +134,7 @@ async def test_record_that_cannot_be_written_is_written_later_and_starts_nothing
     assert sum("cannot write down" in line for line in world.said) == 1
 
 
-async def test_trouble_with_one_member_does_not_touch_another(tmp_path: Path) -> None:
+async def test_several_killed_members_are_all_started_again_after_a_full_disk(tmp_path: Path) -> None:
     world = World(tmp_path)
     async with supervised(world, "auth", "envoy"):
         auth, envoy = pids(world)
@@ -141,7 +144,7 @@ async def test_trouble_with_one_member_does_not_touch_another(tmp_path: Path) ->
         await world.until(auth, envoy)
 
 
-async def test_loop_that_fails_goes_on(tmp_path: Path) -> None:
+async def test_loop_that_fails_continues(tmp_path: Path) -> None:
     world, rounds, done = World(tmp_path), 0, asyncio.Event()
 
     async def loop() -> None:
@@ -163,7 +166,7 @@ async def test_loop_that_fails_goes_on(tmp_path: Path) -> None:
 
 
 async def drained(world: World) -> Member:
-    """A member whose process ends as a drained TaskManager does."""
+    """A member whose process exits like a drained TaskManager."""
     code = f"raise SystemExit({DRAINED_EXIT_CODE})"
     member = Member("taskmanager-1", ("taskmanager",))
     member.child = await ChildProcess.start(
@@ -173,7 +176,9 @@ async def drained(world: World) -> Member:
 
 
 @pytest.mark.parametrize("failing", [[], [FULL, FULL]])
-async def test_member_that_is_drained_to_start_again_does(tmp_path: Path, failing: list[Exception]) -> None:
+async def test_member_that_is_drained_with_a_comeback_request_is_started_again(
+    tmp_path: Path, failing: list[Exception]
+) -> None:
     world = World(tmp_path, returning={"taskmanager-1"})
     async with supervised(world, "auth") as supervisor:
         (auth,) = pids(world)
@@ -189,7 +194,7 @@ async def test_member_that_is_drained_to_start_again_does(tmp_path: Path, failin
     assert "taskmanager-1 is drained; starting it again in 1 s" in world.said
 
 
-async def test_member_that_is_killed_while_it_drains_stays_away_at_its_next_drain(tmp_path: Path) -> None:
+async def test_comeback_request_is_dropped_when_its_member_is_killed(tmp_path: Path) -> None:
     world = World(tmp_path)
     async with supervised(world, "taskmanager-1"):
         (before,) = pids(world)
@@ -199,7 +204,7 @@ async def test_member_that_is_killed_while_it_drains_stays_away_at_its_next_drai
     assert not world.returning
 
 
-async def test_member_that_is_drained_leaves_also_when_that_cannot_be_recorded(tmp_path: Path) -> None:
+async def test_drained_member_leaves_even_when_the_record_cannot_be_written(tmp_path: Path) -> None:
     world = World(tmp_path)
     async with supervised(world, "auth"):
         gone = await drained(world)

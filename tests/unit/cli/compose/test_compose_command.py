@@ -1,4 +1,4 @@
-"""``sluice compose init``: the command."""
+"""The command ``sluice compose init``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.cli.errors import UsageError
 from sluice.cli.main import app
 
 
-def test_a_set_is_written_once_and_replaced_only_by_force(tmp_path: Path) -> None:
+def test_compose_init_writes_a_set_and_replaces_it_only_with_force(tmp_path: Path) -> None:
     directory = tmp_path / "new" / "site"
     arguments = ["compose", "init", str(directory), "--name", "blue", "--taskmanagers", "2"]
     first = CliRunner().invoke(app, arguments)
@@ -26,7 +26,7 @@ def test_a_set_is_written_once_and_replaced_only_by_force(tmp_path: Path) -> Non
     assert "SLUICE_PORT=9443" in (directory / ".env").read_text()
 
 
-def test_what_is_not_possible_writes_nothing(tmp_path: Path) -> None:
+def test_compose_init_with_invalid_options_writes_nothing(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["compose", "init", str(tmp_path / "site"), "--taskmanagers", "0"])
     assert isinstance(refused.exception, UsageError)
     assert not (tmp_path / "site").exists()

@@ -1,4 +1,4 @@
-"""What an image is built from: the wheel as it was installed, or nothing that says that it is."""
+"""What an image is built from: only a wheel that is still exactly as it was installed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def installed(site: Path) -> Distribution:
     return Distribution.at(site / "sluice-1.0.dist-info")
 
 
-def test_the_wheel_has_the_files_that_the_installed_one_had(site: Path) -> None:
+def test_the_packed_wheel_has_the_files_of_the_installed_one_and_is_reproducible(site: Path) -> None:
     packed = pack_wheel(installed(site))
     with zipfile.ZipFile(BytesIO(packed)) as archive:
         found = {name: archive.read(name) for name in archive.namelist()}
@@ -65,23 +65,23 @@ def test_the_wheel_has_the_files_that_the_installed_one_had(site: Path) -> None:
     assert packed == pack_wheel(installed(site))
 
 
-def test_a_file_that_was_changed_is_not_packed(site: Path) -> None:
+def test_a_changed_file_of_the_installation_is_not_packed(site: Path) -> None:
     (site / "core" / "settings.toml").write_bytes(b"[evil]\n")
     with pytest.raises(CommandError, match=r"settings.toml is not what was installed \(install sluice again\)"):
         pack_wheel(installed(site))
 
 
-def test_a_file_that_is_gone_is_named(site: Path) -> None:
+def test_a_missing_file_of_the_installation_is_named_in_the_error(site: Path) -> None:
     (site / "core" / "settings.toml").unlink()
     with pytest.raises(CommandError, match=r"settings.toml: No such file"):
         pack_wheel(installed(site))
 
 
-def test_a_checkout_has_no_wheel_to_pack() -> None:
+def test_a_source_checkout_has_no_wheel_to_pack() -> None:
     assert image_files() is None
 
 
-def test_what_a_wheel_brings_is_what_the_source_tree_builds_with() -> None:
+def test_image_instructions_of_the_wheel_are_those_of_the_source_tree() -> None:
     kept = {
         name: (ROOT / "cli" / "compose" / "image" / name).resolve().relative_to(ROOT).as_posix()
         for name in INSTRUCTIONS

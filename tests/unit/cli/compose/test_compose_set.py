@@ -20,17 +20,17 @@ ROOT = Path(__file__).parents[4]
 
 
 def services(text: str) -> dict[str, Any]:
-    """Each service as compose reads it, with what it has from the common part."""
+    """Each service as Compose reads it, merged with the common part."""
     found: dict[str, Any] = yaml.safe_load(text)["services"]
     return found
 
 
 def sources(service: dict[str, Any]) -> set[str]:
-    """The volumes and files that a service mounts."""
+    """The sources of the volumes and files that a service mounts."""
     return {each.partition(":")[0] for each in service["volumes"]}
 
 
-def test_the_set_in_the_source_tree_is_the_one_of_the_defaults() -> None:
+def test_the_set_in_the_source_tree_is_rendered_from_the_defaults() -> None:
     chosen = ComposeSet()
     assert (ROOT / "compose" / "compose.yaml").read_text() == render_compose(chosen)
     assert (ROOT / "compose" / "sluice.toml").read_text() == render_settings(chosen)
@@ -38,7 +38,7 @@ def test_the_set_in_the_source_tree_is_the_one_of_the_defaults() -> None:
     assert (ROOT / "compose" / "seccomp.json").read_text() == seccomp_profile()
 
 
-def test_only_envoy_waits_for_dns_servers_outside() -> None:
+def test_only_envoy_waits_for_external_dns_servers() -> None:
     found = services(render_compose(ComposeSet()))
     patient = {name for name, each in found.items() if not each["dns_opt"]}
     with_way_out = {name for name, each in found.items() if "front" in each["networks"]}
@@ -56,7 +56,7 @@ def test_the_common_part_is_written_once_and_overridden_by_name() -> None:
     assert "&id" not in text
 
 
-def test_only_the_gateway_publishes_a_port_and_is_in_front() -> None:
+def test_only_the_gateway_publishes_a_port_and_is_in_the_front_network() -> None:
     document = yaml.safe_load(render_compose(ComposeSet()))
     for name, service in document["services"].items():
         assert ("ports" in service) == (name == "envoy")
@@ -65,7 +65,7 @@ def test_only_the_gateway_publishes_a_port_and_is_in_front() -> None:
     assert internal == {"front": False, "gateway": True, "cluster": True, "ensemble": True}
 
 
-def test_every_service_is_confined_and_none_sees_the_home_of_another() -> None:
+def test_every_service_is_confined_and_sees_no_home_of_another() -> None:
     found = services(render_compose(ComposeSet(taskmanagers=2)))
     shuffle = {"shuffle-manager-1", "shuffle-manager-2", "shuffle-worker-1", "shuffle-worker-2"}
     elected = {"jobmanager", "jobmanager-2", "zookeeper-1", "zookeeper-2", "zookeeper-3"}
@@ -91,8 +91,8 @@ def test_containers_of_taskmanagers_may_make_sandboxes() -> None:
     ]
 
 
-def test_a_taskmanagers_container_has_room_for_all_of_its_sandboxes_and_itself(tmp_path: Path) -> None:
-    """What one job uses up is bounded by its sandbox, before the container is full and others suffer."""
+def test_a_taskmanager_container_has_room_for_itself_and_all_of_its_sandboxes(tmp_path: Path) -> None:
+    """A job reaches the limit of its own sandbox before the container is full and others suffer."""
     file = tmp_path / "sluice.toml"
     for chosen in (ComposeSet(), ComposeSet(slots=4, driver_slots=3, slot_memory_mb=5000)):
         file.write_text(render_settings(chosen))
@@ -106,7 +106,7 @@ def test_a_taskmanagers_container_has_room_for_all_of_its_sandboxes_and_itself(t
         assert container["pids_limit"] >= 256 + (chosen.slots + 2 * chosen.driver_slots) * isolation.max_processes
 
 
-def test_envoy_has_nothing_but_what_it_shares_with_its_agent() -> None:
+def test_envoy_mounts_only_volumes_that_it_shares_with_its_agent() -> None:
     found = services(render_compose(ComposeSet()))
     assert sources(found["envoy"]) == {"envoy", "envoy-run", "envoy-log"}
     for name, service in found.items():
@@ -116,7 +116,7 @@ def test_envoy_has_nothing_but_what_it_shares_with_its_agent() -> None:
     assert f"envoyproxy/envoy:v{version[1]}" in found["envoy"]["image"]
 
 
-def test_a_token_is_seen_by_the_authority_and_one_service() -> None:
+def test_a_join_token_is_mounted_only_by_the_authority_and_one_service() -> None:
     document = yaml.safe_load(render_compose(ComposeSet()))
     tokens = {name: volume for name, volume in document["volumes"].items() if name.startswith("join-")}
     assert len(tokens) == 15
@@ -127,7 +127,7 @@ def test_a_token_is_seen_by_the_authority_and_one_service() -> None:
         assert users[0] == "ca"
 
 
-def test_jobmanagers_share_their_storage_and_nobody_else_sees_it(tmp_path: Path) -> None:
+def test_only_jobmanagers_mount_their_shared_storage(tmp_path: Path) -> None:
     text = render_compose(ComposeSet(jobmanagers=3))
     sharing = {name for name, service in services(text).items() if "ha-storage" in sources(service)}
     assert sharing == {"jobmanager", "jobmanager-2", "jobmanager-3"}
@@ -141,7 +141,7 @@ def test_jobmanagers_share_their_storage_and_nobody_else_sees_it(tmp_path: Path)
     assert settings.shuffle.manager_names == ("shuffle-manager-1", "shuffle-manager-2")
 
 
-def test_zookeepers_servers_are_among_themselves() -> None:
+def test_only_zookeeper_servers_are_in_the_ensemble_network() -> None:
     found = services(render_compose(ComposeSet()))
     assert {name for name, service in found.items() if "ensemble" in service["networks"]} == {
         f"zookeeper-{each}" for each in (1, 2, 3)
@@ -158,7 +158,7 @@ def test_a_single_jobmanager_needs_no_zookeeper(tmp_path: Path) -> None:
     assert load(file, environment={}).ha.mode == "embedded"
 
 
-def test_shuffle_managers_without_zookeeper_share_their_election_and_nobody_else_sees_it(tmp_path: Path) -> None:
+def test_only_shuffle_managers_mount_their_election_volume_without_zookeeper(tmp_path: Path) -> None:
     found = services(render_compose(ComposeSet(jobmanagers=1)))
     sharing = {name for name, service in found.items() if "shuffle-ha" in sources(service)}
     assert sharing == {"shuffle-manager-1", "shuffle-manager-2"}
@@ -177,7 +177,7 @@ def test_without_shuffle_workers_there_is_no_shuffle_service(tmp_path: Path) -> 
     assert not load(file, environment={}).embedded().shuffle.enabled
 
 
-def test_the_settings_are_valid_and_say_what_was_chosen(tmp_path: Path) -> None:
+def test_the_rendered_settings_are_valid_and_have_the_chosen_values(tmp_path: Path) -> None:
     file = tmp_path / "sluice.toml"
     file.write_text(render_settings(ComposeSet(slots=5, slot_memory_mb=900, host="cluster.example.org")))
     configuration = load(file, environment={})
@@ -188,7 +188,7 @@ def test_the_settings_are_valid_and_say_what_was_chosen(tmp_path: Path) -> None:
     assert configuration.gateway.server_names == ("localhost", "cluster.example.org")
 
 
-def test_own_certificate_is_mounted_for_envoys_agent_alone(tmp_path: Path) -> None:
+def test_own_certificate_is_mounted_for_envoys_agent_only(tmp_path: Path) -> None:
     chosen = ComposeSet(host="cluster.example.org", certificate="/etc/letsencrypt/live")
     file = tmp_path / "sluice.toml"
     file.write_text(render_settings(chosen))
@@ -204,7 +204,7 @@ def test_own_certificate_is_mounted_for_envoys_agent_alone(tmp_path: Path) -> No
     assert "--dns=localhost" in found["envoy-agent"]["command"], "the edge authority's certificate stays as it was"
 
 
-def test_names_ports_and_numbers_reach_the_files() -> None:
+def test_chosen_names_ports_and_numbers_are_rendered_into_the_files() -> None:
     chosen = ComposeSet(name="blue", taskmanagers=5, port=9443, address="::1", image="registry.example/sluice:2")
     environment = render_environment(chosen)
     for line in ("COMPOSE_PROJECT_NAME=blue", "SLUICE_PORT=9443", "SLUICE_ADDRESS=[::1]"):
@@ -240,6 +240,6 @@ def test_names_ports_and_numbers_reach_the_files() -> None:
         {"certificate": "/etc/${HOME}", "host": "cluster.example.org"},
     ],
 )
-def test_values_that_would_change_the_files_meaning_are_refused(wrong: dict[str, Any]) -> None:
+def test_values_that_would_change_the_meaning_of_the_files_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         ComposeSet(**wrong)

@@ -26,12 +26,12 @@ def test_an_invitation_is_read_with_its_names_and_addresses() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "taskmanager", "taskmanager/", "a/b/c", "nobody/x", "taskmanager/x=", "../../x"])
-def test_what_is_no_invitation_is_refused(text: str) -> None:
+def test_a_malformed_invitation_is_refused(text: str) -> None:
     with pytest.raises((UsageError, PkiError)):
         Invitation.parse(text, TRUST_DOMAIN)
 
 
-def test_each_gets_a_token_of_its_own_that_others_cannot_read(tmp_path: Path) -> None:
+def test_each_invitation_gets_its_own_token_that_only_its_owner_can_read(tmp_path: Path) -> None:
     pki = TestPki(tmp_path)
     wanted = [Invitation.parse(f"taskmanager/tm-{n}=tm-{n}", TRUST_DOMAIN) for n in (1, 2)]
     for each in wanted:
@@ -45,7 +45,7 @@ def test_each_gets_a_token_of_its_own_that_others_cannot_read(tmp_path: Path) ->
     assert joined_already(pki.home) == frozenset()
 
 
-def test_nobody_is_invited_as_an_authority_or_without_a_place(tmp_path: Path) -> None:
+def test_an_invitation_of_an_authority_or_without_a_directory_is_refused(tmp_path: Path) -> None:
     pki = TestPki(tmp_path)
     (tmp_path / "ca-2").mkdir()
     with pytest.raises(CertificateRejected):

@@ -1,4 +1,4 @@
-"""``seccomp.json``: what it allows beyond the engine's default, and what neither allows."""
+"""``seccomp.json``: what it allows beyond the container engine's default, and what neither allows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def profile() -> dict[str, Any]:
 
 
 def matches(argument: dict[str, Any], value: int) -> bool:
-    """One condition on an argument, as libseccomp evaluates it."""
+    """Whether ``value`` meets a condition on an argument, as libseccomp evaluates it."""
     if argument["op"] == "SCMP_CMP_MASKED_EQ":
         return bool(value & argument["value"] == argument["valueTwo"])
     assert argument["op"] == "SCMP_CMP_EQ"
@@ -32,7 +32,7 @@ def matches(argument: dict[str, Any], value: int) -> bool:
 
 
 def action(profile: dict[str, Any], name: str, first: int = 0) -> str:
-    """What happens to a call of ``name`` with this first argument, on x86_64 without a capability."""
+    """The action for the system call ``name`` with this first argument, on x86_64 without a capability."""
     for rule in profile["syscalls"]:
         assert rule.keys() <= {"comment", "names", "action", "args", "errnoRet", "includes"}
         assert rule.get("includes", {}) in ({}, {"arches": ["amd64"]})
@@ -42,7 +42,7 @@ def action(profile: dict[str, Any], name: str, first: int = 0) -> str:
     return str(profile["defaultAction"])
 
 
-def test_what_is_not_listed_is_refused(profile: dict[str, Any]) -> None:
+def test_system_calls_that_are_not_listed_are_refused(profile: dict[str, Any]) -> None:
     assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
     assert profile["defaultErrnoRet"] == errno.EPERM
     assert [each["architecture"] for each in profile["archMap"]] == ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"]
@@ -53,7 +53,7 @@ def test_what_is_not_listed_is_refused(profile: dict[str, Any]) -> None:
     ("name", "allowed", "refused"),
     [("clone", OF_A_SANDBOX, CLONE_NEWNET), ("unshare", OF_A_SANDBOX | CLONE_NEWNET, CLONE_NEWTIME)],
 )
-def test_a_sandbox_gets_its_namespaces_and_no_other_gets_made(
+def test_only_the_namespaces_of_a_sandbox_can_be_created(
     profile: dict[str, Any], name: str, allowed: int, refused: int
 ) -> None:
     assert action(profile, name, allowed) == ALLOWED
@@ -61,18 +61,20 @@ def test_a_sandbox_gets_its_namespaces_and_no_other_gets_made(
     assert action(profile, name, allowed | refused) != ALLOWED
 
 
-def test_flags_that_a_filter_cannot_read_are_not_taken(profile: dict[str, Any]) -> None:
+def test_clone3_is_refused_with_enosys(profile: dict[str, Any]) -> None:
     (rule,) = (each for each in profile["syscalls"] if "clone3" in each["names"])
     assert (rule["action"], rule["errnoRet"]) == ("SCMP_ACT_ERRNO", errno.ENOSYS)
 
 
 @pytest.mark.parametrize("name", ["mount", "umount2", "pivot_root", "landlock_create_ruleset", "seccomp"])
-def test_a_sandbox_can_be_furnished(profile: dict[str, Any], name: str) -> None:
+def test_system_calls_that_set_up_a_sandbox_are_allowed(profile: dict[str, Any], name: str) -> None:
     assert action(profile, name) == ALLOWED
 
 
 @pytest.mark.parametrize("name", ["setns", "process_vm_readv", "pidfd_getfd", "pidfd_open"])
-def test_somebody_outside_answers_for_the_network_of_a_sandbox(profile: dict[str, Any], name: str) -> None:
+def test_system_calls_that_serve_the_network_of_a_sandbox_from_outside_are_allowed(
+    profile: dict[str, Any], name: str
+) -> None:
     assert action(profile, name) == ALLOWED
 
 
@@ -95,11 +97,11 @@ def test_somebody_outside_answers_for_the_network_of_a_sandbox(profile: dict[str
         *("kexec_load", "open_by_handle_at", "reboot", "swapon", "syslog", "modify_ldt", "iopl", "ioperm", "quotactl"),
     ],
 )
-def test_what_opens_more_of_the_kernel_is_refused(profile: dict[str, Any], name: str) -> None:
+def test_system_calls_that_expose_more_of_the_kernel_are_refused(profile: dict[str, Any], name: str) -> None:
     assert action(profile, name) != ALLOWED
 
 
 @pytest.mark.parametrize("family", [3, 29, 38, 40, 44])
-def test_sockets_are_of_the_internet_and_of_this_machine(profile: dict[str, Any], family: int) -> None:
+def test_only_internet_unix_netlink_and_packet_sockets_are_allowed(profile: dict[str, Any], family: int) -> None:
     assert action(profile, "socket", family) != ALLOWED
     assert {each for each in range(64) if action(profile, "socket", each) == ALLOWED} == {1, 2, 10, 16, 17}

@@ -1,4 +1,4 @@
-"""``sluice doctor``: each thing that can be wrong with a machine is found, named and given a remedy."""
+"""``sluice doctor``: each possible defect of a machine is found, named and given a remedy."""
 
 from __future__ import annotations
 
@@ -76,35 +76,33 @@ BROKEN = [
 ]
 
 
-def test_a_fit_machine_has_no_problem() -> None:
+def test_a_fit_machine_has_no_finding() -> None:
     assert machine_findings(FIT, DEMAND) == []
 
 
 @pytest.mark.parametrize(("code", "severity", "changes"), BROKEN)
-def test_one_thing_wrong_is_one_finding_with_a_remedy(
-    code: str, severity: Severity, changes: dict[str, object]
-) -> None:
+def test_one_problem_gives_one_finding_with_a_remedy(code: str, severity: Severity, changes: dict[str, object]) -> None:
     (finding,) = machine_findings(replace(FIT, **changes), DEMAND)  # type: ignore[arg-type]
     assert (finding.code, finding.severity) == (code, severity)
     assert finding.what
     assert finding.remedy
 
 
-def test_the_worst_comes_first() -> None:
+def test_findings_are_sorted_by_severity() -> None:
     findings = machine_findings(replace(FIT, cores=2, open_files_soft=1024, python=(3, 9)), DEMAND)
     assert [each.severity for each in findings] == [Severity.ERROR, Severity.WARNING, Severity.NOTE]
 
 
-def test_a_clock_of_which_nothing_is_known_is_no_finding() -> None:
+def test_an_unknown_clock_state_is_not_a_finding() -> None:
     assert machine_findings(replace(FIT, clock_synchronized=None), DEMAND) == []
 
 
-def test_ports_and_memory_of_a_running_cluster_are_its_own() -> None:
+def test_ports_and_memory_used_by_the_running_cluster_are_not_findings() -> None:
     busy = replace(FIT, ports=(Port("gateway.port", "127.0.0.1", 8443, "in use"),), memory_available=MEBIBYTE)
     assert machine_findings(replace(busy, cluster_running=True), DEMAND) == []
 
 
-def test_reading_changes_nothing_and_finds_a_port_that_is_taken(tmp_path: Path) -> None:
+def test_reading_the_machine_changes_nothing_and_finds_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
         ports = [("gateway.port", "127.0.0.1", taken)]
@@ -120,7 +118,7 @@ def test_reading_changes_nothing_and_finds_a_port_that_is_taken(tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_sandbox_that_cannot_be_made_is_found_with_its_remedy(tmp_path: Path) -> None:
+def test_a_sandbox_that_cannot_be_created_is_a_finding(tmp_path: Path) -> None:
     missing = IsolationConfig(bwrap=str(tmp_path / "bwrap"))
     facts = read_machine(tmp_path, [], missing, EgressMode.OFF, cluster_running=False)
     (finding,) = (each for each in machine_findings(facts, DEMAND) if each.code == "sandbox")
@@ -130,7 +128,7 @@ def test_a_sandbox_that_cannot_be_made_is_found_with_its_remedy(tmp_path: Path) 
     assert "isolation-none" in [each.code for each in machine_findings(free, DEMAND)]
 
 
-def test_the_command_says_no_when_a_port_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_command_fails_when_a_port_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         monkeypatch.setenv("SLUICE__GATEWAY__PORT", str(listener.getsockname()[1]))
         run = CliRunner().invoke(app, ["doctor", "--home", str(tmp_path), "--json"])
@@ -140,7 +138,7 @@ def test_the_command_says_no_when_a_port_is_taken(tmp_path: Path, monkeypatch: p
     assert "port" in [each["code"] for each in answer["findings"]]
 
 
-def test_the_command_tells_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_command_prints_its_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE__GATEWAY__PORT", "0")
     run = CliRunner().invoke(app, ["doctor", "--home", str(tmp_path)])
     assert "Envoy 1." in run.stdout

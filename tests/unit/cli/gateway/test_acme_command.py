@@ -1,4 +1,4 @@
-"""``sluice gateway acme``: what is said, and the exit codes."""
+"""``sluice gateway acme``: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def issue(home: Home) -> int:
     return issued.leaf.serial_number
 
 
-def test_status_without_a_certificate_is_no(command: Command) -> None:
+def test_status_without_a_certificate_exits_with_1(command: Command) -> None:
     done = command("acme", "status")
     assert done.returncode == 1
     assert "none that is valid" in done.stdout
     assert "there is no valid certificate for gateway.server_names" in done.stdout
 
 
-def test_status_shows_the_certificate_and_the_next_order(home: Home, command: Command) -> None:
+def test_status_shows_the_certificate_and_the_time_of_the_next_order(home: Home, command: Command) -> None:
     serial = issue(home)
     done = command("acme", "status", "--json")
     assert done.returncode == 0, done.stderr
@@ -103,7 +103,7 @@ def test_renew_does_nothing_before_it_is_due(home: Home, command: Command) -> No
     assert json.loads(command("acme", "renew", "--json").stdout) == {"renewed": False}
 
 
-def test_verbs_without_the_table_say_how_to_make_it(home: Home, command: Command) -> None:
+def test_verbs_without_an_acme_table_name_the_table_to_add(home: Home, command: Command) -> None:
     (home.root / "sluice.toml").write_text("")
     for verb in ("status", "renew"):
         done = command("acme", verb)
@@ -111,7 +111,7 @@ def test_verbs_without_the_table_say_how_to_make_it(home: Home, command: Command
         assert "[gateway.acme]" in done.stderr
 
 
-def test_nginx_is_refused_because_it_answers_no_challenge(command: Command) -> None:
+def test_nginx_is_refused_because_it_cannot_answer_acme_challenges(command: Command) -> None:
     done = command("render", "--proxy", "nginx")
     assert done.returncode == 2
     assert "certbot" in done.stderr

@@ -1,4 +1,4 @@
-"""``sluice audit-log`` and the acts of other verbs, through the command itself."""
+"""``sluice audit-log``, and the records of actions by other commands, through the command line."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def records(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_whole_log_is_verified(home: Home) -> None:
+def test_verify_accepts_an_intact_log(home: Home) -> None:
     result = run(home, "audit-log", "verify")
     assert result.exit_code == 0
     assert "6 lines in 1 segments are valid" in result.stdout
@@ -64,7 +64,7 @@ def test_whole_log_is_verified(home: Home) -> None:
     assert (document["verified"], document["lines"], document["unsigned"]) == (True, 6, 0)
 
 
-def test_changed_log_is_not(home: Home) -> None:
+def test_verify_refuses_a_changed_log(home: Home) -> None:
     path = audit_file(home)
     path.write_bytes(path.read_bytes().replace(b'"eve"', b'"bob"'))
     result = run(home, "audit-log", "verify")
@@ -72,7 +72,7 @@ def test_changed_log_is_not(home: Home) -> None:
     assert "line 4 does not follow" in str(result.exception)
 
 
-def test_kept_key_and_checkpoint(home: Home, tmp_path: Path) -> None:
+def test_verify_checks_against_a_kept_key_id_and_checkpoint(home: Home, tmp_path: Path) -> None:
     key = run(home, "audit-log", "key", "--json")
     kept = tmp_path / "kept.json"
     kept.write_text(run(home, "audit-log", "checkpoint").stdout)
@@ -83,7 +83,7 @@ def test_kept_key_and_checkpoint(home: Home, tmp_path: Path) -> None:
     assert run(home, "audit-log", "verify", "--checkpoint", str(kept)).exit_code != 0
 
 
-def test_a_witness_notices_an_end_that_was_cut_off_and_keeps_its_evidence(home: Home, tmp_path: Path) -> None:
+def test_a_kept_checkpoint_detects_a_truncated_log_and_is_not_overwritten(home: Home, tmp_path: Path) -> None:
     kept = tmp_path / "witness.json"
     assert run(home, "audit-log", "verify", "--checkpoint", str(kept)).exit_code != 0, "there is none"
     assert run(home, "audit-log", "checkpoint", "--to", str(kept)).exit_code == 0
@@ -107,7 +107,7 @@ def test_a_witness_notices_an_end_that_was_cut_off_and_keeps_its_evidence(home: 
 
 
 @pytest.mark.parametrize("place", ["http://localhost/x", "ftp://localhost/x", "https://a:b@localhost/x"])
-def test_a_witness_is_asked_over_https_without_a_password_in_the_url(home: Home, place: str) -> None:
+def test_a_witness_url_without_https_or_with_a_password_is_refused(home: Home, place: str) -> None:
     result = run(home, "audit-log", "checkpoint", "--to", place)
     assert isinstance(result.exception, AuditLogError)
 
@@ -128,11 +128,11 @@ def test_a_witness_is_asked_over_https_without_a_password_in_the_url(home: Home,
         (["--until", "2021-01-01"], [4]),
     ],
 )
-def test_tail_chooses(home: Home, options: list[str], sequences: list[int]) -> None:
+def test_tail_filters_records_by_its_options(home: Home, options: list[str], sequences: list[int]) -> None:
     assert [each["sequence"] for each in records(run(home, "audit-log", "tail", "--json", *options))] == sequences
 
 
-def test_tail_for_people_has_no_control_characters(home: Home) -> None:
+def test_human_readable_tail_has_no_control_characters(home: Home) -> None:
     result = run(home, "audit-log", "tail")
     assert "allow 200 ada jobs.list GET /v1/jobs from 192.0.2.7 (granted by role)" in result.stdout
     assert "act   policy.changed by local:root rules=3" in result.stdout
@@ -140,11 +140,11 @@ def test_tail_for_people_has_no_control_characters(home: Home) -> None:
 
 
 @pytest.mark.parametrize("options", [["--since", "yesterday"], ["--decision", "maybe"]])
-def test_wrong_usage(home: Home, options: list[str]) -> None:
+def test_tail_refuses_invalid_filter_values(home: Home, options: list[str]) -> None:
     assert run(home, "audit-log", "tail", *options).exit_code != 0
 
 
-def test_no_log_is_told(tmp_path: Path) -> None:
+def test_verbs_without_an_audit_log_fail(tmp_path: Path) -> None:
     for verb in ("verify", "tail", "key", "checkpoint"):
         assert run(Home.at(tmp_path / "nothing"), "audit-log", verb).exit_code != 0
 
@@ -153,7 +153,7 @@ def acts_of(home: Home) -> list[dict[str, Any]]:
     return [each for each in records(run(home, "audit-log", "tail", "--json", "-n", "100")) if each["event"] == "act"]
 
 
-def test_tokens_are_on_record_without_their_secret(tmp_path: Path) -> None:
+def test_token_creation_and_revocation_are_recorded_without_the_secret(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home")
     token = run(home, "token", "create", "ada", "--role", "viewer").stdout.strip()
     identifier = token.split("_")[1]
@@ -165,7 +165,7 @@ def test_tokens_are_on_record_without_their_secret(tmp_path: Path) -> None:
     assert token.split("_")[2].encode() not in audit_file(home).read_bytes()
 
 
-def test_certificates_and_rotations_are_on_record(tmp_path: Path) -> None:
+def test_certificate_operations_and_rotations_are_recorded(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home")
     for arguments in (
         ("pki", "init"),
@@ -186,7 +186,7 @@ def test_certificates_and_rotations_are_on_record(tmp_path: Path) -> None:
     assert found[3]["detail"] == {"authority": "edge"}
 
 
-def test_act_that_cannot_be_recorded_is_an_error_and_shows_no_token(home: Home) -> None:
+def test_a_token_creation_that_cannot_be_recorded_fails_and_prints_no_token(home: Home) -> None:
     path = audit_directory(home) / "signing-key.pem"
     path.unlink()
     result = run(home, "token", "create", "ada", "--role", "viewer")
@@ -194,7 +194,7 @@ def test_act_that_cannot_be_recorded_is_an_error_and_shows_no_token(home: Home) 
     assert "slc_" not in result.output
 
 
-def test_log_that_has_begun_does_not_change_its_key(home: Home, tmp_path: Path) -> None:
+def test_init_with_another_key_is_refused_for_an_existing_log(home: Home, tmp_path: Path) -> None:
     before = sorted(path.name for path in audit_directory(home).iterdir())
     uri = f"pkcs11:token=hsm?module-path={tmp_path / 'module.so'}&pin-source=file:{tmp_path / 'pin'}"
     result = run(home, "audit-log", "init", "--key", uri)

@@ -1,4 +1,4 @@
-"""``sluice policy replay`` through the command itself, on logs that a gateway's own writer has written."""
+"""``sluice policy replay`` through the command line, on logs written by the gateway's own writer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture
 def stricter(tmp_path: Path) -> Path:
-    """Viewers see no jobs any more."""
+    """A policy under which viewers can no longer list jobs."""
     path = tmp_path / "policy.toml"
     path.write_text(DEFAULT_POLICY.read_text().replace('"*.read", "jobs.list",', '"*.read",'))
     path.chmod(0o600)
@@ -55,7 +55,7 @@ def replay(home: Home, *arguments: str | Path) -> Result:
     return CliRunner().invoke(app, ["policy", "replay", *map(str, arguments), "--home", str(home.root)])
 
 
-def test_policy_in_force_changes_nothing(home: Home, tmp_path: Path) -> None:
+def test_replay_of_the_current_policy_reports_no_changes(home: Home, tmp_path: Path) -> None:
     same = tmp_path / "same.toml"
     same.write_bytes(DEFAULT_POLICY.read_bytes())
     result = replay(home, same, "--since", "9999999d")
@@ -63,7 +63,7 @@ def test_policy_in_force_changes_nothing(home: Home, tmp_path: Path) -> None:
     assert "nothing would have been decided otherwise" in result.stdout
 
 
-def test_changes_are_listed_and_the_exit_code_is_1(home: Home, stricter: Path) -> None:
+def test_replay_of_a_stricter_policy_lists_changes_and_exits_with_1(home: Home, stricter: Path) -> None:
     result = replay(home, stricter, "--since", "2026-01-01")
     assert result.exit_code == 1, result.output
     assert "would be refused" in result.stdout
@@ -75,11 +75,11 @@ def test_changes_are_listed_and_the_exit_code_is_1(home: Home, stricter: Path) -
     assert change["effect"] == "refused"
 
 
-def test_since_bounds_what_is_looked_at(home: Home, stricter: Path) -> None:
+def test_since_limits_the_records_that_are_replayed(home: Home, stricter: Path) -> None:
     assert replay(home, stricter, "--since", "2026-03-01T12:00").exit_code == 0
 
 
-def test_a_log_that_was_changed_is_not_used(home: Home, stricter: Path) -> None:
+def test_replay_refuses_a_tampered_log(home: Home, stricter: Path) -> None:
     traffic = audit_file(home).with_name("traffic-000000001.jsonl")
     traffic.write_bytes(traffic.read_bytes().replace(b'"bob"', b'"eve"'))
     result = replay(home, stricter)
@@ -87,7 +87,7 @@ def test_a_log_that_was_changed_is_not_used(home: Home, stricter: Path) -> None:
     assert "bob" not in result.stdout
 
 
-def test_an_invalid_policy_is_told(home: Home, tmp_path: Path) -> None:
+def test_replay_of_an_invalid_policy_names_the_mistake(home: Home, tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text("version = 1\n[roles.x]\nallow = ['jobs.lisst']\n")
     path.chmod(0o600)

@@ -47,20 +47,22 @@ def run(policy: Path, *arguments: str | Path) -> Result:
         ("api.example.com", "nightly-1", (), 1),
     ],
 )
-def test_one_destination(policy: Path, egress: str, job: str, more: tuple[str, ...], code: int) -> None:
+def test_a_single_destination_is_allowed_or_denied_by_the_policy(
+    policy: Path, egress: str, job: str, more: tuple[str, ...], code: int
+) -> None:
     result = run(policy, "--egress", egress, "--as", "ada", "--job", job, *more)
     assert result.exit_code == code, result.output
     assert ("allowed" if code == 0 else "denied") in result.stdout
 
 
-def test_roles_count_and_nobody_else_has_them(policy: Path) -> None:
+def test_an_egress_rule_for_a_role_applies_only_to_users_with_that_role(policy: Path) -> None:
     asked = ("--egress", "api.example.com:443", "--as", "eve", "--job", "nightly-1", "--json")
     assert json.loads(run(policy, *asked).stdout)["verdict"] == "deny"
     document = json.loads(run(policy, *asked, "--role", "submitter").stdout)
     assert (document["verdict"], document["roles"]) == ("allow", ["submitter"])
 
 
-def test_table_with_both_ways(policy: Path, tmp_path: Path) -> None:
+def test_a_table_checks_operations_and_egress_destinations(policy: Path, tmp_path: Path) -> None:
     table = tmp_path / "expected.toml"
     table.write_text(
         '[[case]]\nas = "ada"\noperation = "jobs.submit"\nexpect = "allow"\n'
@@ -83,7 +85,7 @@ def test_table_with_both_ways(policy: Path, tmp_path: Path) -> None:
         'as = "ada"\negress = "a:1"\nexpect = "own"',
     ],
 )
-def test_unclear_cases_are_told(policy: Path, tmp_path: Path, case: str) -> None:
+def test_an_ambiguous_case_is_refused_by_its_number(policy: Path, tmp_path: Path, case: str) -> None:
     table = tmp_path / "expected.toml"
     table.write_text(f"[[case]]\n{case}\n")
     result = run(policy, table)
@@ -91,7 +93,7 @@ def test_unclear_cases_are_told(policy: Path, tmp_path: Path, case: str) -> None
     assert "case 1" in str(result.exception)
 
 
-def test_either_a_table_or_a_destination(policy: Path) -> None:
+def test_exactly_one_of_table_and_destination_is_required(policy: Path) -> None:
     assert isinstance(run(policy).exception, UsageError)
     assert isinstance(run(policy, "x.toml", "--egress", "a:1").exception, UsageError)
     assert isinstance(run(policy, "--egress", "a:1").exception, UsageError), "whose job?"

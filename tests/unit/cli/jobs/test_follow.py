@@ -1,4 +1,4 @@
-"""Waiting for a job: what happens when the cluster is away for a while."""
+"""Waiting for a job while the cluster is unavailable for some time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ AWAY = AwayError("GET: the cluster cannot answer now")
 
 
 class Cluster:
-    """Answers from a list, job details and output apart; the last one for ever. Time passes when somebody waits."""
+    """A fake gateway that answers from lists, one for job details and one for output.
+
+    It repeats the last answer of a list for ever. Time passes only when somebody waits.
+    """
 
     def __init__(self, details: Sequence[Any], output: Sequence[Any] = ("",)) -> None:
         self.answers = {JOB: list(details), LOGS: list(output)}
@@ -39,7 +42,7 @@ class Cluster:
         return {"data": answer, "next_offset": int(query["offset"]) + len(answer), "end": True}
 
     async def newer(self, path: str, version: str, seconds: float) -> tuple[Any, str]:
-        """As an old gateway, or one behind a proxy that drops versions."""
+        """Answer without a version, like an old gateway or one behind a proxy that drops versions."""
         return await self.get(path), ""
 
     async def wait(self, seconds: float) -> None:
@@ -47,7 +50,7 @@ class Cluster:
 
 
 class Versions(Cluster):
-    """A gateway that waits for changes; versions are numbers."""
+    """A fake gateway that waits for changes; versions are numbers."""
 
     def __init__(self, changes: Sequence[tuple[float, Any]]) -> None:
         super().__init__([], [""])
@@ -76,7 +79,7 @@ def follower(cluster: Cluster) -> tuple[Follower, io.StringIO, list[str]]:
     return made, said, written
 
 
-async def test_a_job_is_waited_for_while_the_cluster_is_away() -> None:
+async def test_waiting_for_a_job_continues_while_the_cluster_is_unavailable() -> None:
     cluster = Cluster([RUNNING, AWAY, AWAY, RUNNING, FINISHED], ["one ", AWAY, "two ", "three"])
     waiting, said, written = follower(cluster)
 
@@ -86,7 +89,7 @@ async def test_a_job_is_waited_for_while_the_cluster_is_away() -> None:
     assert said.getvalue().count("still waiting") == 2
 
 
-async def test_the_end_of_a_job_is_heard_at_once() -> None:
+async def test_the_end_of_a_job_is_noticed_immediately() -> None:
     cluster = Versions([(0.0, RUNNING), (7.35, FINISHED)])
     waiting, _, _ = follower(cluster)
 
@@ -97,7 +100,7 @@ async def test_the_end_of_a_job_is_heard_at_once() -> None:
     assert len(cluster.requests) < 10
 
 
-async def test_a_job_that_changes_all_the_time_is_not_asked_for_all_the_time() -> None:
+async def test_a_constantly_changing_job_is_polled_at_a_limited_rate() -> None:
     cluster = Versions([*((number / 1000, {**RUNNING, "attempt": 1}) for number in range(1000)), (1.0, FINISHED)])
     waiting, _, _ = follower(cluster)
 
@@ -106,7 +109,7 @@ async def test_a_job_that_changes_all_the_time_is_not_asked_for_all_the_time() -
     assert len(cluster.requests) <= 13
 
 
-async def test_the_version_of_one_leader_is_shown_to_the_next() -> None:
+async def test_the_known_version_is_sent_again_after_an_outage() -> None:
     cluster = Versions([(0.0, RUNNING), (2.0, AWAY), (3.0, FINISHED)])
     waiting, said, _ = follower(cluster)
 
@@ -116,7 +119,7 @@ async def test_the_version_of_one_leader_is_shown_to_the_next() -> None:
     assert {version for version, _ in cluster.requests} == {"", "1"}
 
 
-async def test_an_outage_without_end_is_given_up() -> None:
+async def test_waiting_gives_up_after_a_long_outage() -> None:
     cluster = Cluster([RUNNING, AWAY])
     waiting, said, _ = follower(cluster)
 
@@ -127,7 +130,7 @@ async def test_an_outage_without_end_is_given_up() -> None:
     assert said.getvalue().count("still waiting, at most 120 s") == 1
 
 
-async def test_a_cluster_that_was_stopped_is_not_waited_for_as_one_that_is_away() -> None:
+async def test_waiting_gives_up_sooner_for_a_stopped_cluster_than_for_an_outage() -> None:
     cluster = Cluster([RUNNING, AWAY])
     waiting, _, _ = follower(cluster)
     waiting.stopped = lambda: cluster.now >= 3
@@ -139,7 +142,7 @@ async def test_a_cluster_that_was_stopped_is_not_waited_for_as_one_that_is_away(
     assert STOPPED_SECONDS <= cluster.now < STOPPED_SECONDS + 5
 
 
-async def test_a_cluster_that_comes_up_again_at_once_is_waited_for() -> None:
+async def test_waiting_survives_a_quick_restart_of_the_cluster() -> None:
     cluster = Cluster([RUNNING, *[AWAY] * 20, RUNNING, FINISHED])
     waiting, _, _ = follower(cluster)
     waiting.stopped = lambda: 1 <= cluster.now < 6
@@ -155,7 +158,7 @@ async def test_short_outages_do_not_add_up() -> None:
     assert cluster.now > OUTAGE_SECONDS
 
 
-async def test_a_refused_token_is_not_waited_for() -> None:
+async def test_a_refused_token_ends_the_waiting_immediately() -> None:
     cluster = Cluster([UnreachableError("the token is revoked")])
     waiting, _, _ = follower(cluster)
 
@@ -186,7 +189,7 @@ async def test_the_output_of_every_attempt_is_written_in_order() -> None:
     assert "FINISHED" in said.getvalue()
 
 
-async def test_on_a_terminal_stages_and_tasks_are_shown() -> None:
+async def test_progress_on_a_terminal_shows_stages_and_tasks() -> None:
     moving = {"stages_total": 4, "stages_finished": 1, "tasks_total": 20, "tasks_finished": 7}
     cluster = Cluster([{**RUNNING, "progress": moving}, {**FINISHED, "progress": moving}])
     said = io.StringIO()
@@ -196,7 +199,7 @@ async def test_on_a_terminal_stages_and_tasks_are_shown() -> None:
     assert "stages," not in said.getvalue()
 
 
-async def test_on_a_terminal_failed_stages_are_not_counted_as_done() -> None:
+async def test_progress_on_a_terminal_counts_failed_stages_separately() -> None:
     moving = {"stages_total": 4, "stages_finished": 1, "stages_failed": 2, "tasks_total": 20, "tasks_finished": 7}
     cluster = Cluster([{**RUNNING, "progress": moving}, {**FINISHED, "progress": moving}])
     said = io.StringIO()

@@ -1,4 +1,4 @@
-"""Ids by their beginnings, lists that are narrowed, and logs: their end, and what is added to them."""
+"""Commands about jobs: unique prefixes of job ids, filtered lists, and the tail and follow-up of logs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def job(identifier: str, state: str = "RUNNING", owner: str = "ada") -> dict[str
 
 @dataclass
 class Jobs:
-    """REST's list of jobs, in pages of ``page``; notes what it is asked."""
+    """Fakes the list of jobs of the REST API, in pages of ``page`` jobs, and records each query."""
 
     jobs: list[dict[str, Any]]
     page: int = 2
@@ -42,26 +42,26 @@ class Jobs:
         return {"jobs": self.jobs[start:end], "next": str(end) if end < len(self.jobs) else None}
 
 
-async def test_whole_id_is_taken_as_it_is() -> None:
+async def test_a_full_job_id_is_used_without_a_lookup() -> None:
     client = Jobs([])
     assert await whole_id(client, JOB) == JOB
     assert client.asked == []
 
 
 @pytest.mark.parametrize("typed", ["3f9c", "3", "3f9c" + "0" * 27])
-async def test_beginning_that_one_job_has_means_that_job(typed: str) -> None:
+async def test_a_unique_job_id_prefix_resolves_to_the_job(typed: str) -> None:
     jobs = [job("a1"), job("b2"), job("c3"), job("a9"), job("3f9c")]
     assert await whole_id(Jobs(jobs), typed) == "3f9c".ljust(32, "0")
 
 
-async def test_beginning_that_only_a_job_of_the_history_has_means_that_job() -> None:
+async def test_a_job_id_prefix_resolves_to_a_job_in_the_history() -> None:
     kept = [job("3f9c", "FAILED"), job("a9", "FINISHED")]
     assert await whole_id(Jobs([job("a1")], history=kept), "3f") == "3f9c".ljust(32, "0")
     assert await whole_id(Jobs([job("a1")], history=kept), "a") == "a1".ljust(32, "0")
     assert await latest_jobs(Jobs([], history=kept), {"FAILED"}, "", 500, HISTORY) == kept[:1]
 
 
-async def test_ambiguous_beginning_names_the_candidates() -> None:
+async def test_an_ambiguous_job_id_prefix_names_the_candidates() -> None:
     jobs = [job("3f9c"), job("b2"), job("c3"), job("3f01", "FAILED")]
     with pytest.raises(UsageError) as refused:
         await whole_id(Jobs(jobs), "3f")
@@ -71,19 +71,19 @@ async def test_ambiguous_beginning_names_the_candidates() -> None:
     assert "b2.py" not in str(refused.value)
 
 
-async def test_only_some_of_many_candidates_are_named() -> None:
+async def test_an_ambiguous_job_id_prefix_names_at_most_ten_candidates() -> None:
     with pytest.raises(UsageError, match="and 30 more") as refused:
         await whole_id(Jobs([job(f"a{number:02}") for number in range(40)]), "a")
     assert str(refused.value).count(".py") == 10
 
 
-async def test_beginning_that_no_job_has_is_a_no() -> None:
+async def test_a_job_id_prefix_without_a_match_is_refused() -> None:
     with pytest.raises(RefusedError, match="there is no job 'ff'"):
         await whole_id(Jobs([job("a1")]), "ff")
 
 
 @pytest.mark.parametrize("typed", ["", "../x", "a/b", "a?b=1", "a b", "a" * 33, "ä", "%2e"])
-async def test_what_can_be_no_id_is_wrong_usage(typed: str) -> None:
+async def test_a_malformed_job_id_is_wrong_usage(typed: str) -> None:
     with pytest.raises(UsageError, match="is not the id of a job"):
         await whole_id(Jobs([job("a1")]), typed)
 
@@ -101,7 +101,7 @@ async def test_what_can_be_no_id_is_wrong_usage(typed: str) -> None:
         ([], "nobody", 100, []),
     ],
 )
-async def test_list_is_narrowed_across_its_pages(
+async def test_job_list_is_filtered_across_its_pages(
     states: list[str], owner: str, limit: int, expected: list[str]
 ) -> None:
     jobs = [job("e"), job("d", "FAILED"), job("c", "CANCELED"), job("b", "FAILED", "bob"), job("a", "CREATED", "bob")]
@@ -109,13 +109,13 @@ async def test_list_is_narrowed_across_its_pages(
     assert [each["id"].rstrip("0") for each in found] == expected
 
 
-async def test_short_list_asks_for_no_more_than_it_shows() -> None:
+async def test_a_limited_job_list_requests_only_the_jobs_it_shows() -> None:
     client = Jobs([job(f"{number:02}") for number in range(50)], page=1000)
     assert len(await latest_jobs(client, frozenset(), "", 5)) == 5
     assert client.asked == [{"limit": 5}]
 
 
-def test_state_that_is_none_is_wrong_usage() -> None:
+def test_an_unknown_job_state_is_wrong_usage() -> None:
     with pytest.raises(UsageError, match="'runing' is not a state") as refused:
         wanted_states(["failed", "runing"])
     assert "active, ended" in str(refused.value)
@@ -123,7 +123,10 @@ def test_state_that_is_none_is_wrong_usage() -> None:
 
 @dataclass
 class Logs:
-    """REST's logs of one job: as :func:`sluice.runtime.node.log_files.read_log` cuts them."""
+    """Fakes the logs of one job in the REST API.
+
+    Cuts them as :func:`sluice.runtime.node.log_files.read_log` does.
+    """
 
     logs: dict[str, bytes]
     job: dict[str, Any] = field(default_factory=lambda: {"state": "FINISHED", "attempt": 1})
@@ -142,7 +145,7 @@ class Logs:
         return {"data": data.decode(errors="replace"), "next_offset": after, "end": after >= len(content)}
 
 
-async def test_all_of_a_log_is_read() -> None:
+async def test_a_long_log_is_read_completely() -> None:
     content = "zeile ä\n".encode() * 100_000
     log = JobLog(Logs({"driver.stderr": content}), JOB, "driver.stderr")
     assert "".join([piece async for piece in log.pieces()]).encode() == content
@@ -150,19 +153,19 @@ async def test_all_of_a_log_is_read() -> None:
 
 @pytest.mark.parametrize("lines", [0, 1, 2, 100])
 @pytest.mark.parametrize("content", [b"", b"a", b"a\n", b"a\nb", b"a\nb\n", b"\n\n\n", "ä\nö\nü".encode()])
-async def test_end_of_a_short_log(content: bytes, lines: int) -> None:
+async def test_tail_of_a_short_log_has_its_last_lines(content: bytes, lines: int) -> None:
     expected = content.decode().splitlines(keepends=True)[-lines:] if lines else []
     assert await JobLog(Logs({"x": content}), JOB, "x").tail(lines) == ("".join(expected), len(content))
 
 
 @given(st.lists(st.text(alphabet="aäß€😀", max_size=30000), max_size=12), st.integers(0, 14), st.booleans())
-async def test_end_of_any_log(parts: list[str], lines: int, ends: bool) -> None:
+async def test_tail_of_an_arbitrary_log_has_its_last_lines(parts: list[str], lines: int, ends: bool) -> None:
     content = ("\n".join(parts) + "\n" * ends).encode()
     expected = content.decode().splitlines(keepends=True)[-lines:] if lines else []
     assert await JobLog(Logs({"x": content}), JOB, "x").tail(lines) == ("".join(expected), len(content))
 
 
-async def test_end_of_a_long_log_is_found_without_reading_the_rest() -> None:
+async def test_tail_of_a_long_log_reads_only_its_end() -> None:
     content = b"0123456789abcde\n" * (4 << 20)  # 64 MiB
     client = Logs({"x": content})
     text, after = await JobLog(client, JOB, "x").tail(3)
@@ -171,7 +174,7 @@ async def test_end_of_a_long_log_is_found_without_reading_the_rest() -> None:
 
 
 def followed(client: Logs, *steps: Callable[[], None], source: str = "driver.stderr") -> JobLog:
-    """A log that is followed; each pause is a step."""
+    """Return a log that is followed; each pause runs the next step."""
     left = list(steps)
 
     async def pause(_: float) -> None:
@@ -180,7 +183,7 @@ def followed(client: Logs, *steps: Callable[[], None], source: str = "driver.std
     return JobLog(client, JOB, source, pause)
 
 
-async def test_followed_log_is_read_until_the_job_has_ended() -> None:
+async def test_a_followed_log_is_read_until_the_job_ends() -> None:
     name = "attempt-1.driver.stderr"
     client = Logs({name: b"one\n"}, {"state": "RUNNING", "attempt": 1})
 
@@ -196,7 +199,7 @@ async def test_followed_log_is_read_until_the_job_has_ended() -> None:
     assert [piece async for piece in followed(client).follow(4)] == ["two\nthree\n"]
 
 
-async def test_followed_log_of_a_driver_goes_on_with_the_next_attempt() -> None:
+async def test_a_followed_driver_log_continues_with_the_next_attempts() -> None:
     client = Logs({"attempt-1.driver.stderr": b"first\n"}, {"state": "RUNNING", "attempt": 1})
 
     def again() -> None:
@@ -213,7 +216,7 @@ async def test_followed_log_of_a_driver_goes_on_with_the_next_attempt() -> None:
     ]
 
 
-async def test_followed_log_of_an_executor_is_one() -> None:
+async def test_a_followed_executor_log_does_not_continue_with_another_attempt() -> None:
     client = Logs({"executor-1.stderr": b"one\n"}, {"state": "RUNNING", "attempt": 1})
 
     def end() -> None:

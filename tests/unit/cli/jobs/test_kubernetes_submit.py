@@ -1,4 +1,4 @@
-"""What is left in Kubernetes after spark-submit, with programs that stand for kubectl and for spark-submit."""
+"""What spark-submit leaves behind in Kubernetes, tested with stand-ins for kubectl and spark-submit."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ sys.exit(int((here / "exit").read_text()))
 
 @dataclass
 class Cluster:
-    """What the programs are to do, by files, and what they were asked."""
+    """Controls the stand-ins through marker files and reads which calls they received."""
 
     here: Path
 
     def submit(self, status: int, *marks: str) -> None:
-        """Submit; spark-submit ends with this status."""
+        """Run a submission in which spark-submit exits with ``status``; ``marks`` control the stand-ins."""
         (self.here / "exit").write_text(str(status))
         for mark in marks:
             (self.here / mark).touch()
@@ -57,7 +57,7 @@ class Cluster:
         submit_with_files(kubectl, "ab", "sluice-ab-files", self.here / "files.json", command)
 
     def calls(self, verb: str) -> list[list[str]]:
-        """What kubectl was asked to do."""
+        """Return the kubectl calls with this verb."""
         lines = (self.here / "calls").read_text().splitlines()
         return [call for call in map(json.loads, lines) if call[0] == verb]
 
@@ -71,7 +71,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_the_config_map_belongs_to_the_driver_while_the_job_runs(cluster: Cluster, status: int) -> None:
+def test_the_config_map_gets_the_driver_as_its_owner_during_submission(cluster: Cluster, status: int) -> None:
     if status:
         with pytest.raises(CommandError, match="exit code 1"):
             cluster.submit(status, "makes-driver", "waits-for-owner")
@@ -84,27 +84,27 @@ def test_the_config_map_belongs_to_the_driver_while_the_job_runs(cluster: Cluste
     assert cluster.calls("delete") == []
 
 
-def test_a_submission_that_fails_leaves_nothing(cluster: Cluster) -> None:
+def test_a_failed_submission_without_a_driver_deletes_its_config_map_and_service(cluster: Cluster) -> None:
     with pytest.raises(CommandError, match="exit code 1"):
         cluster.submit(1)
     (delete,) = cluster.calls("delete")
     assert delete == ["delete", "configmap,service", "--selector", "sluice/job=ab", "--ignore-not-found"]
 
 
-def test_files_of_a_driver_that_is_gone_are_removed_though_they_belonged_to_it(cluster: Cluster) -> None:
+def test_the_config_map_is_deleted_if_its_driver_disappears_during_submission(cluster: Cluster) -> None:
     with pytest.raises(CommandError, match="exit code 1"):
         cluster.submit(1, "makes-driver", "waits-for-owner", "driver-goes")
     assert len(cluster.calls("patch")) == len(cluster.calls("delete")) == 1
 
 
-def test_a_submission_that_kubernetes_does_not_take_is_not_handed_to_spark(cluster: Cluster) -> None:
+def test_spark_submit_is_not_run_if_kubernetes_refuses_the_config_map(cluster: Cluster) -> None:
     with pytest.raises(CommandError, match="Forbidden"):
         cluster.submit(0, "no-apply", "makes-driver")
     assert not (cluster.here / "driver").exists()
 
 
 @pytest.mark.parametrize("verb", ["get", "patch"])
-def test_what_a_driver_may_need_is_left_and_told(
+def test_a_config_map_without_an_owner_is_kept_and_its_deletion_explained(
     cluster: Cluster, verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.submit(0, "makes-driver", f"no-{verb}")
@@ -112,7 +112,9 @@ def test_what_a_driver_may_need_is_left_and_told(
     assert "delete configmap sluice-ab-files" in capsys.readouterr().err
 
 
-def test_a_clean_up_that_is_refused_says_what_is_left(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_clean_up_names_the_remaining_config_map(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(CommandError, match="exit code 1"):
         cluster.submit(1, "no-delete")
     assert "sluice-ab-files is left" in capsys.readouterr().err

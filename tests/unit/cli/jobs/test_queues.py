@@ -20,7 +20,7 @@ JOB = {"id": "j", "owner": "ada", "priority": 2, "slots": 1, "lacking": 3, "posi
         pytest.param({"expected_by": None, "lacking": 0, "position": 0}, "", id="waits-for-nothing"),
     ],
 )
-def test_the_next_slot_is_shown_as_it_is_known(job: dict[str, Any], next_slot: str) -> None:
+def test_the_expected_time_of_the_next_slot_is_shown(job: dict[str, Any], next_slot: str) -> None:
     row = _job_row(JOB | job, 1000.0)
     assert row[:3] == ("j", "ada", "2")
     assert row[-2:] == (next_slot, "room")

@@ -1,4 +1,4 @@
-"""The reference pages come from the code, and are those of this code."""
+"""The reference pages are generated from the code and match its current state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_verb_is_in_a_manual_page_with_its_options() -> None:
     assert "Examples: sluice pki issue taskmanager/tm\\-7 " in issue
 
 
-def test_manual_pages_have_nothing_that_roff_takes_for_a_request_or_cannot_read() -> None:
+def test_manual_pages_are_valid_roff_without_accidental_requests() -> None:
     for name, text in manual_pages(app).items():
         assert text.isascii(), name
         for line in text.splitlines():
@@ -50,7 +50,7 @@ def test_manual_pages_have_nothing_that_roff_takes_for_a_request_or_cannot_read(
             assert line[0] not in ".'" or re.match(r"\.(TH|SH|SS|PP|TP)( |$)", line), (name, line)
 
 
-def test_what_the_reference_says_are_the_defaults() -> None:
+def test_the_configuration_reference_shows_the_actual_defaults() -> None:
     text = configuration_reference()
     sections = [block for block in text.split("\n\n") if not re.search(r"^# \[+\w+\.", block, flags=re.MULTILINE)]
     active = re.sub(r"^#(?=\w+ = )", "", "\n\n".join(sections), flags=re.MULTILINE)
@@ -68,7 +68,7 @@ def test_every_setting_is_in_the_reference() -> None:
             assert re.search(rf"(^#{field} = |\.{field}\]+$)", text, flags=re.MULTILINE), field
 
 
-def test_every_route_is_in_the_reference_with_what_it_answers() -> None:
+def test_every_route_is_in_the_rest_reference_with_its_types() -> None:
     text = rest_reference()
     for route in ROUTES:
         assert f"\n## {route.method} {route.path}\n" in text
@@ -90,7 +90,7 @@ def test_every_metric_is_in_the_reference() -> None:
     assert "| `sluice_rpc_mailbox_depth` | gauge | `endpoint` | Messages that wait in a mailbox. |" in text
 
 
-def test_a_metric_is_read_from_the_call_that_defines_it() -> None:
+def test_metrics_are_extracted_from_the_calls_that_define_them() -> None:
     source = """
 label = {PROCESS: process, "kind": kind}
 Sample("sluice_one_total", "counter", "One.", 1, label)
@@ -107,7 +107,7 @@ GaugeMetricFamily("sluice_four", "Four.", labels=["worker"])
     ]
 
 
-def test_words_of_the_code_become_words_for_people() -> None:
+def test_the_configuration_reference_has_no_docstring_markup() -> None:
     text = configuration_reference()
     assert "``" not in text
     assert ":mod:" not in text

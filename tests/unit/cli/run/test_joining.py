@@ -37,20 +37,20 @@ WORKERS = [SpiffeId.process("td", Role.TASKMANAGER, f"tm-{number}") for number i
         ("https://10.0.0.1:1, 2", ("10.0.0.1", 1), ("10.0.0.1", 2)),
     ],
 )
-def test_addresses(text: str, mutual: tuple[str, int], enrolment: tuple[str, int]) -> None:
+def test_the_address_of_an_authority_is_parsed(text: str, mutual: tuple[str, int], enrolment: tuple[str, int]) -> None:
     address = parse_ca(text)
     assert (address.mutual, address.enrolment) == (mutual, enrolment)
 
 
 @pytest.mark.parametrize("text", ["", "ca", "ca:0", "ca:1,x", "ca:1,0", "ca:1,2,3", "ca:1,ca:2", "::1:1", "ca:99999"])
-def test_what_is_no_address(text: str) -> None:
+def test_a_malformed_authority_address_is_refused(text: str) -> None:
     with pytest.raises(StoreError):
         parse_ca(text)
     with pytest.raises(UsageError):
         joining([text], None, None, None)
 
 
-def test_several_authorities_stand_in_for_each_other() -> None:
+def test_several_authority_addresses_are_deduplicated_and_limited() -> None:
     join = joining(["ca:1,2", "[::1]:3", "ca:1,2"], None, None, None)
     assert join is not None
     assert [each.mutual for each in join.locate()] == [("ca", 1), ("::1", 3)]
@@ -58,7 +58,7 @@ def test_several_authorities_stand_in_for_each_other() -> None:
         joining([f"ca:{port}" for port in range(1, 10)], None, None, None)
 
 
-def test_without_ca_nothing_joins_and_names_make_no_sense() -> None:
+def test_without_an_authority_address_nothing_joins_and_names_are_refused() -> None:
     assert joining(None, JoinTokenFile(Path("token")), None, None) is None
     assert own_identity(Home(Path("/h")), CONFIG, None, Role.AUTH, "auth-1") == []
     assert gateway_identities(Home(Path("/h")), CONFIG, None, Path("token")) == []
@@ -66,7 +66,7 @@ def test_without_ca_nothing_joins_and_names_make_no_sense() -> None:
         joining(None, None, ["name.example"], None)
 
 
-def test_envoy_has_an_identity_without_names_inside_and_one_with_them_outside() -> None:
+def test_envoy_has_an_internal_identity_without_names_and_an_edge_identity_with_names() -> None:
     join = joining(["ca:1,2"], JoinTokenFile(Path("inside")), ["cluster.example.org"], ["10.0.0.7"])
     inside, outside = gateway_identities(Home(Path("/h")), CONFIG, join, Path("outside"))
     assert (str(inside.identity.spiffe_id), inside.identity.dns, inside.identity.ips) == (
@@ -84,7 +84,7 @@ def test_envoy_has_an_identity_without_names_inside_and_one_with_them_outside() 
     assert inside.identity.directory != outside.identity.directory
 
 
-def test_a_pod_shows_its_token_only_to_a_ca_whose_anchors_are_known() -> None:
+def test_a_pod_token_requires_the_anchors_of_the_authority() -> None:
     token, anchors = Path("token"), Path("ca.pem")
     assert join_credential(None, None, None) is None
     assert join_credential(token, None, None) == JoinTokenFile(token)
@@ -95,7 +95,7 @@ def test_a_pod_shows_its_token_only_to_a_ca_whose_anchors_are_known() -> None:
         join_credential(token, token, anchors)
 
 
-def test_tokens_of_an_agent_name_their_identity_unless_there_is_one_only() -> None:
+def test_join_tokens_of_an_agent_name_their_identity_if_there_are_several() -> None:
     both = AgentPolicy(tuple(ManagedIdentity(each, Path(each.name)) for each in WORKERS))
     one = AgentPolicy(both.identities[:1])
     assert [file.path for file in agent_tokens(["token"], one, "td").values()] == [Path("token")]

@@ -1,4 +1,4 @@
-"""SIGTERM to ``sluice run``: code 0, whether it comes before, while or after the process does its work."""
+"""``sluice run`` exits with code 0 after SIGTERM, whether it arrives before, during or after its work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def work():
     [(BEFORE, ""), (MEANWHILE, ""), (AGAIN_AFTERWARDS, "ended in order\n")],
     ids=["before", "meanwhile", "again afterwards"],
 )
-def test_a_signal_ends_it_in_order(when: str, said: str) -> None:
+def test_sigterm_ends_sluice_run_with_exit_code_0(when: str, said: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM + when], capture_output=True, text=True, timeout=60, check=False
     )

@@ -16,7 +16,7 @@ def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def test_an_untouched_file_keeps_its_stamp_and_a_missing_one_has_none(tmp_path: Path) -> None:
+def test_an_unchanged_file_keeps_its_stamp_and_a_missing_file_has_none(tmp_path: Path) -> None:
     path = tmp_path / "file"
     assert file_stamp(path) is None
     path.write_text("one")
@@ -25,7 +25,7 @@ def test_an_untouched_file_keeps_its_stamp_and_a_missing_one_has_none(tmp_path: 
 
 
 @pytest.mark.parametrize("change", ["replace", "append", "chmod", "same size with the time set back"])
-def test_every_change_gives_another_stamp(tmp_path: Path, change: str) -> None:
+def test_every_change_of_a_file_changes_its_stamp(tmp_path: Path, change: str) -> None:
     path = tmp_path / "file"
     path.write_text("one")
     before, info = file_stamp(path), path.stat()
@@ -42,7 +42,7 @@ def test_every_change_gives_another_stamp(tmp_path: Path, change: str) -> None:
     assert file_stamp(path) != before
 
 
-def test_a_link_has_the_stamp_of_what_it_leads_to(tmp_path: Path) -> None:
+def test_a_symlink_has_the_stamp_of_its_target(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("same")
     (tmp_path / "two").write_text("same")
     link = tmp_path / "link"
@@ -75,7 +75,7 @@ def test_a_cached_file_is_loaded_once_for_each_change(tmp_path: Path) -> None:
     assert (cached.get(), cached.get(), loaded) == ("two", "two", ["one", "two"])
 
 
-def test_the_last_good_value_does_not_stand_in_for_a_damaged_file(tmp_path: Path) -> None:
+def test_a_damaged_file_is_an_error_instead_of_its_last_good_value(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("1")
     cached = CachedFile(path, lambda path: int(read(path)))
@@ -88,7 +88,7 @@ def test_the_last_good_value_does_not_stand_in_for_a_damaged_file(tmp_path: Path
     assert cached.get() == 2
 
 
-def test_a_missing_file_is_an_error_or_has_the_value_given_for_it(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_or_has_the_configured_default(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with pytest.raises(StoreError, match=r"does not exist \(start the cluster\)"):
         CachedFile(path, read, remedy="start the cluster").get()

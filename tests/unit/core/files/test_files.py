@@ -1,4 +1,4 @@
-"""Files of trust: what they look like to others, and what is left when writing fails half-way."""
+"""Trust files: their permissions, and what remains when a write fails half-way."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def disk_full_beyond(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_modes(tmp_path: Path) -> None:
+def test_secret_public_and_directory_modes_are_set(tmp_path: Path) -> None:
     write_secret(tmp_path / "secret", b"s")
     write_public(tmp_path / "public", b"p")
     made = make_private_directory(tmp_path / "a" / "b" / "c")
@@ -51,19 +51,19 @@ def test_modes(tmp_path: Path) -> None:
     assert [mode_of(path) for path in (made, made.parent, made.parent.parent)] == [0o700] * 3
 
 
-def test_private_directory_is_closed_again_when_it_was_open(tmp_path: Path) -> None:
+def test_an_existing_open_directory_is_made_private(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir(mode=0o755)
     make_private_directory(tmp_path / "open")
     assert mode_of(tmp_path / "open") == 0o700
 
 
-def test_private_directory_where_a_file_stands(tmp_path: Path) -> None:
+def test_a_private_directory_below_a_file_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match="cannot create"):
         make_private_directory(tmp_path / "file" / "below")
 
 
-def test_private_directory_behind_a_link_is_taken_only_from_ourselves_or_the_superuser(
+def test_a_private_directory_behind_a_link_of_another_user_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own").mkdir()
@@ -74,7 +74,7 @@ def test_private_directory_behind_a_link_is_taken_only_from_ourselves_or_the_sup
         make_private_directory(tmp_path / "way")
 
 
-def test_replacing_a_link_replaces_the_link_and_not_what_it_points_to(tmp_path: Path) -> None:
+def test_writing_over_a_link_replaces_the_link_and_not_its_target(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"precious")
     (tmp_path / "key.pem").symlink_to(tmp_path / "elsewhere")
     write_secret(tmp_path / "key.pem", b"key")
@@ -83,7 +83,7 @@ def test_replacing_a_link_replaces_the_link_and_not_what_it_points_to(tmp_path: 
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o601])
-def test_secret_that_others_can_read_is_refused(mode: int, tmp_path: Path) -> None:
+def test_a_secret_readable_by_others_is_refused_with_a_remedy(mode: int, tmp_path: Path) -> None:
     write_secret(tmp_path / "key", b"secret-content")
     (tmp_path / "key").chmod(mode)
     with pytest.raises(StoreError, match=f"{mode:04o}") as caught:
@@ -104,12 +104,12 @@ def test_secret_that_others_can_read_is_refused(mode: int, tmp_path: Path) -> No
         (0o604, 0, False),
     ],
 )
-def test_group_may_read_a_deployed_secret_of_root_alone(mode: int, owner: int, accepted: bool) -> None:
+def test_a_deployed_secret_may_be_group_readable_only_if_root_owns_it(mode: int, owner: int, accepted: bool) -> None:
     info = os.stat_result((stat.S_IFREG | mode, 0, 0, 1, owner, 1000, 0, 0, 0, 0))
     assert (_exposing_bits(info, 0o077, stat.S_IRGRP) == 0) is accepted
 
 
-def test_deployed_secret_is_read_unless_others_can(tmp_path: Path) -> None:
+def test_a_deployed_secret_is_read_unless_it_is_readable_by_others(tmp_path: Path) -> None:
     write_secret(tmp_path / "key", b"secret-content")
     assert read_deployed_secret(tmp_path / "key") == b"secret-content"
     (tmp_path / "key").chmod(0o604)
@@ -117,15 +117,15 @@ def test_deployed_secret_is_read_unless_others_can(tmp_path: Path) -> None:
         read_deployed_secret(tmp_path / "key")
 
 
-def test_what_is_too_large_or_missing_is_not_read(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_or_missing_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"x" * (MAX_MATERIAL_BYTES + 1))
     for name, reason in (("large", "larger than"), ("missing", "No such file"), (".", "directory")):
         with pytest.raises(StoreError, match=reason):
             read_bounded(tmp_path / name)
 
 
-def test_full_disk_changes_nothing_and_leaves_nothing(tmp_path: Path) -> None:
-    """The second of three files does not fit: the first one, staged already, is not put in place either."""
+def test_a_full_disk_while_replacing_a_set_changes_no_file_and_leaves_none_behind(tmp_path: Path) -> None:
+    """The second of three files does not fit: the first one, already staged, is not put in place either."""
     before = {name: (name.encode() * 10, 0o600) for name in ("one", "two", "three")}
     replace_set(tmp_path, before)
     with disk_full_beyond(100), pytest.raises(StoreError, match="cannot write"):
@@ -135,14 +135,14 @@ def test_full_disk_changes_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     }
 
 
-def test_directory_that_is_gone(tmp_path: Path) -> None:
+def test_writing_or_locking_in_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot write"):
         write_secret(tmp_path / "missing" / "key", b"x")
     with pytest.raises(StoreError, match="cannot open"), locked(tmp_path / "missing"):
         pass
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_fifo_or_device_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo", 0o600)
     (tmp_path / "device").symlink_to("/dev/zero")
     for read in (read_bounded, read_secret):
@@ -151,7 +151,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
                 read(tmp_path / name)
 
 
-def test_a_pipe_that_the_user_has_passed_on_is_read() -> None:
+def test_a_pipe_passed_as_a_file_descriptor_is_read() -> None:
     """As ``sluice pki inspect <(…)`` does."""
     reading, writing = os.pipe()
     try:
@@ -162,7 +162,7 @@ def test_a_pipe_that_the_user_has_passed_on_is_read() -> None:
         os.close(reading)
 
 
-def test_a_lock_that_a_job_holds_is_not_waited_for_without_end(tmp_path: Path) -> None:
+def test_waiting_for_a_held_lock_times_out(tmp_path: Path) -> None:
     refused = pytest.raises(StoreError, match="another process holds the lock")
     with locked(tmp_path), refused, locked(tmp_path, patience=0.05):
         pass
@@ -170,7 +170,7 @@ def test_a_lock_that_a_job_holds_is_not_waited_for_without_end(tmp_path: Path) -
         pass
 
 
-def test_a_linked_directory_is_not_written_into(tmp_path: Path) -> None:
+def test_a_linked_directory_is_not_written_into_unless_links_are_followed(tmp_path: Path) -> None:
     (tmp_path / "others").mkdir()
     (tmp_path / "identity").symlink_to(tmp_path / "others")
     with pytest.raises(StoreError, match="cannot write"):

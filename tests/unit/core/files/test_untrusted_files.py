@@ -1,4 +1,4 @@
-"""Whatever a job puts in the place of a file, nobody outside waits for it, follows it, or changes another's file."""
+"""Files that a job plants make no process outside wait, follow a link, or change another's file."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def secret(tmp_path: Path) -> Path:
 
 
 class TestSockets:
-    """Connecting to a socket that the job listens on."""
+    """Connecting to a socket on which the job listens."""
 
-    def test_a_socket_of_the_jobs_is_connected_to(self, job: Path) -> None:
+    def test_a_socket_of_the_job_can_be_connected_to(self, job: Path) -> None:
         with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as dialing:
             listening.bind(os.fspath(job / NAME))
             listening.listen()
@@ -80,7 +80,7 @@ class TestSockets:
         with pytest.raises(UnsafeFile, match=NAME), untrusted_socket(job, NAME):
             pass
 
-    def test_a_link_to_a_socket_is_refused(self, job: Path, secret: Path) -> None:
+    def test_a_symlink_or_hard_link_to_a_socket_is_refused(self, job: Path, secret: Path) -> None:
         _socket(secret.with_name("rest"), secret)
         (job / NAME).symlink_to(secret.with_name("rest"))
         (job / "hard").hardlink_to(secret.with_name("rest"))
@@ -90,7 +90,7 @@ class TestSockets:
 
 
 class TestReading:
-    """Opening and reading."""
+    """Opening and reading files."""
 
     def test_a_regular_file_is_read(self, job: Path) -> None:
         (job / "identity").mkdir()
@@ -98,7 +98,7 @@ class TestReading:
         assert read_untrusted(job, "identity", NAME, limit=4) == b"text"
         assert is_regular_file(job, "identity", NAME)
 
-    def test_one_that_is_not_there_is_told_apart(self, job: Path) -> None:
+    def test_a_missing_file_raises_file_not_found(self, job: Path) -> None:
         with pytest.raises(FileNotFoundError):
             open_untrusted(job, NAME)
         with pytest.raises(FileNotFoundError):
@@ -114,7 +114,7 @@ class TestReading:
         assert not is_regular_file(job, NAME)
 
     @hostile
-    def test_nothing_is_appended_to_anything_else(self, job: Path, secret: Path, put: Put) -> None:
+    def test_a_hostile_entry_is_not_opened_for_creation(self, job: Path, secret: Path, put: Put) -> None:
         put(job / NAME, secret)
         with pytest.raises(UnsafeFile, match=NAME):
             create_untrusted(job, NAME, mode=0o600)
@@ -131,7 +131,7 @@ class TestReading:
         with pytest.raises(ValueError, match="plain names"):
             open_untrusted(job, name)
 
-    def test_a_file_that_is_replaced_between_look_and_open_is_looked_at_again(
+    def test_a_file_replaced_between_check_and_open_is_refused(
         self, job: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (job / NAME).write_text("harmless")
@@ -147,7 +147,7 @@ class TestReading:
         with pytest.raises(UnsafeFile, match="second name"):
             open_untrusted(job, NAME)
 
-    def test_a_file_of_somebody_else_is_refused(self, job: Path) -> None:
+    def test_a_file_of_another_user_is_refused(self, job: Path) -> None:
         (job / NAME).write_text("text")
         owner = (job / NAME).stat().st_uid
         info = os.stat_result((0o100600, 1, 1, 1, owner + 1, 0, 4, 0, 0, 0))
@@ -160,7 +160,7 @@ class TestReading:
         with pytest.raises(UnsafeFile, match="larger than 1000 bytes"):
             read_untrusted(job, NAME, limit=1000)
 
-    def test_nothing_stays_open(self, job: Path, secret: Path) -> None:
+    def test_refused_entries_leave_no_open_file_descriptor(self, job: Path, secret: Path) -> None:
         for name, put in HOSTILE:
             put(job / name, secret)
         before = len(list(Path("/proc/self/fd").iterdir()))
@@ -168,16 +168,16 @@ class TestReading:
             assert not is_regular_file(job, name)
         assert len(list(Path("/proc/self/fd").iterdir())) == before
 
-    async def test_no_thread_is_used_up(self, job: Path) -> None:
+    async def test_checking_fifos_does_not_block_threads(self, job: Path) -> None:
         os.mkfifo(job / NAME)
         asked = [asyncio.to_thread(is_regular_file, job, NAME) for _ in range(64)]
         assert not any(await asyncio.gather(*asked))
 
 
 class TestListing:
-    """Names in a directory."""
+    """Listing the names in a directory."""
 
-    def test_names_are_listed(self, job: Path) -> None:
+    def test_names_in_a_directory_are_listed_sorted(self, job: Path) -> None:
         for name in ("b", "a"):
             (job / name).touch()
         assert list_untrusted(job) == ["a", "b"]
@@ -190,9 +190,9 @@ class TestListing:
 
 
 class TestWalking:
-    """All files in a tree."""
+    """Finding all files in a tree."""
 
-    def test_files_are_found_and_nothing_else(self, job: Path, secret: Path) -> None:
+    def test_walking_a_tree_finds_only_regular_files(self, job: Path, secret: Path) -> None:
         (job / "a" / "b").mkdir(parents=True)
         for path in (job / "one", job / "a" / "two", job / "a" / "b" / "three"):
             path.touch()
@@ -206,7 +206,7 @@ class TestWalking:
         with pytest.raises(UnsafeFile):
             walk_untrusted(job, "away")
 
-    def test_a_tree_without_end_is_refused(self, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_tree_too_deep_or_too_large_is_refused(self, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         job.joinpath(*["down"] * (MAX_DEPTH + 2)).mkdir(parents=True)
         with pytest.raises(UnsafeFile, match="too deep"):
             walk_untrusted(job)
@@ -218,7 +218,7 @@ class TestWalking:
 class TestRemoving:
     """Removing what a job has left."""
 
-    def test_a_tree_goes_with_all_in_it(self, job: Path, secret: Path) -> None:
+    def test_a_tree_is_removed_with_everything_in_it(self, job: Path, secret: Path) -> None:
         tree = job / "work"
         (tree / "sub" / "sub").mkdir(parents=True)
         (tree / "other").mkdir()
@@ -231,24 +231,24 @@ class TestRemoving:
         assert secret.read_text() == "PRIVATE KEY"
 
     @hostile
-    def test_a_single_entry_goes_and_nothing_behind_it(self, job: Path, secret: Path, put: Put) -> None:
+    def test_a_hostile_entry_is_removed_without_its_target(self, job: Path, secret: Path, put: Put) -> None:
         put(job / NAME, secret)
         remove_untrusted(job, NAME)
         assert list(job.iterdir()) == []
         assert secret.read_text() == "PRIVATE KEY"
 
-    def test_a_link_on_the_way_is_not_followed(self, job: Path, secret: Path) -> None:
+    def test_removal_does_not_follow_a_link_in_the_path(self, job: Path, secret: Path) -> None:
         (job / "away").symlink_to(secret.parent)
         remove_untrusted(job, "away", secret.name)
         assert secret.exists()
 
-    def test_a_link_to_a_directory_is_removed_alone(self, job: Path, secret: Path) -> None:
+    def test_a_link_to_a_directory_is_removed_without_its_target(self, job: Path, secret: Path) -> None:
         (job / "away").symlink_to(secret.parent)
         remove_untrusted(job, "away")
         assert list(job.iterdir()) == []
         assert secret.exists()
 
-    def test_directories_that_their_owner_may_not_read_go_too(self, job: Path) -> None:
+    def test_directories_without_permissions_are_removed(self, job: Path) -> None:
         (job / "work" / "sub").mkdir(parents=True)
         (job / "work" / "sub" / "file").touch()
         (job / "work" / "sub").chmod(0o000)
@@ -256,7 +256,7 @@ class TestRemoving:
         remove_untrusted(job, "work")
         assert list(job.iterdir()) == []
 
-    def test_a_tree_deeper_than_pythons_stack_and_paths_goes(self, job: Path) -> None:
+    def test_a_tree_deeper_than_the_python_stack_is_removed(self, job: Path) -> None:
         here = os.open(job, os.O_RDONLY)
         for _ in range(3000):
             os.mkdir("down", dir_fd=here)
@@ -267,7 +267,7 @@ class TestRemoving:
         remove_untrusted(job, "down")
         assert list(job.iterdir()) == []
 
-    def test_what_is_not_there_is_no_error(self, job: Path) -> None:
+    def test_removing_a_missing_entry_is_no_error(self, job: Path) -> None:
         remove_untrusted(job, "none")
         remove_untrusted(job / "none", "none")
         assert list(job.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Samples as Prometheus reads them."""
+"""Metric samples in the Prometheus format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sluice.core.metrics import exposition
 from sluice.core.metrics.metric_samples import MAX_LABEL_CHARS, MetricsRegistry, Sample
 
 
-def test_samples_of_a_metric_stand_together_and_labels_are_escaped() -> None:
+def test_samples_of_a_metric_are_grouped_and_labels_are_escaped() -> None:
     registry = MetricsRegistry()
     registry.register(lambda: [Sample("a_total", "counter", "An A\nof \\ sorts.", 3, {"x": 'q"\\\n'})])
     forget = registry.register(

@@ -1,4 +1,4 @@
-"""Metrics: one exposition of many processes, on sockets that are their owner's."""
+"""Metrics: one exposition for many processes, gathered from sockets that only their owner can open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sluice.runtime.jobmanager.dispatcher.cluster_diagnostics import ClusterDiag
 
 
 def values(text: str, name: str) -> dict[str, float]:
-    """Of a metric: process -> value."""
+    """Return the value of a metric by process."""
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -28,7 +28,7 @@ def values(text: str, name: str) -> dict[str, float]:
     return found
 
 
-def test_what_a_process_counts_says_whose_it_is() -> None:
+def test_samples_are_labeled_with_their_process() -> None:
     registry = MetricsRegistry()
     registry.register(lambda: [Sample("sluice_things_total", "counter", "Things.", 3)])
     with collecting(registry):
@@ -38,7 +38,7 @@ def test_what_a_process_counts_says_whose_it_is() -> None:
     assert "sluice_things_total" not in render("taskmanager/tm-1")
 
 
-def test_two_sources_of_one_metric_are_one_family() -> None:
+def test_samples_of_one_metric_from_two_registries_form_one_family() -> None:
     one, other = MetricsRegistry(), MetricsRegistry()
     one.register(lambda: [Sample("sluice_x", "gauge", "X.", 1, {"endpoint": "a"})])
     other.register(lambda: [Sample("sluice_x", "gauge", "X.", 2, {"endpoint": "b"})])
@@ -48,7 +48,7 @@ def test_two_sources_of_one_metric_are_one_family() -> None:
     assert text.count("sluice_x{") == 2
 
 
-def test_expositions_are_merged_and_what_is_none_is_left_out() -> None:
+def test_expositions_are_merged_without_malformed_ones() -> None:
     def of(process: str, value: int) -> str:
         return f'# HELP a_total A.\n# TYPE a_total counter\na_total{{process="{process}"}} {value}\n'
 
@@ -57,7 +57,7 @@ def test_expositions_are_merged_and_what_is_none_is_left_out() -> None:
     assert text.count("# TYPE a_total counter") == 1
 
 
-def test_a_label_of_somebody_else_cannot_break_out_of_its_quotes() -> None:
+def test_a_hostile_label_value_cannot_break_out_of_its_quotes() -> None:
     registry = MetricsRegistry()
     hostile = 'x"} 1\nsluice_jobs{state="FAILED'
     registry.register(lambda: [Sample("sluice_y", "gauge", "Y.", 1, {"name": hostile})])
@@ -68,7 +68,7 @@ def test_a_label_of_somebody_else_cannot_break_out_of_its_quotes() -> None:
     assert sample.labels["name"] == hostile
 
 
-async def test_the_socket_is_its_owners_and_gone_afterwards(tmp_path: Path) -> None:
+async def test_the_metrics_socket_is_private_and_removed_afterwards(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     async with serving(home, "auth/auth-1") as path:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -80,7 +80,7 @@ async def test_the_socket_is_its_owners_and_gone_afterwards(tmp_path: Path) -> N
     assert await fetch(path) is None
 
 
-async def test_all_processes_of_a_home_are_gathered_each_once(tmp_path: Path) -> None:
+async def test_metrics_of_all_processes_of_a_home_are_gathered_once_each(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     diagnostics = ClusterDiagnostics(home, "jobmanager/jm-1", lambda: ())
     async with serving(home, "auth/auth-1"), serving(home, "jobmanager/jm-1"):

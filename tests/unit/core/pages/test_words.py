@@ -1,4 +1,4 @@
-"""How values read on a page."""
+"""How values are worded on a page."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ HOUR = 3600.0
         (274_000_000, "3 d 4 h"),
     ],
 )
-def test_duration(milliseconds: float, text: str) -> None:
+def test_durations_are_shown_in_words(milliseconds: float, text: str) -> None:
     assert words.duration(milliseconds) == text
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 B"), (999, "999 B"), (1_400_000, "1.4 MB"), (5e15, "5000.0 TB")])
-def test_size(number: float, text: str) -> None:
+def test_sizes_are_shown_in_words(number: float, text: str) -> None:
     assert words.size(number) == text
 
 
@@ -38,7 +38,7 @@ def test_size(number: float, text: str) -> None:
     ("seconds", "text"),
     [(100, "just now"), (88, "12 s ago"), (40, "1 min ago"), (112.5, "in 12 s"), (-3500, "1 h ago")],
 )
-def test_ago(seconds: float, text: str) -> None:
+def test_relative_times_are_shown_in_words(seconds: float, text: str) -> None:
     assert words.ago(seconds, 100) == text
 
 
@@ -56,7 +56,7 @@ def test_times_are_utc() -> None:
         ("", "", ""),
     ],
 )
-def test_identities(identity: str, path: str, short: str) -> None:
+def test_identities_are_shown_as_path_and_short_form(identity: str, path: str, short: str) -> None:
     assert words.identity_path(identity) == path
     assert words.short_identity(identity) == short
 
@@ -71,11 +71,11 @@ def test_identities(identity: str, path: str, short: str) -> None:
         (24, "bad", "expired"),
     ],
 )
-def test_what_is_left_of_a_certificate(age: float, tone: str, left: str) -> None:
+def test_the_remaining_lifetime_of_a_certificate_has_a_text_and_a_tone(age: float, tone: str, left: str) -> None:
     assert words.expiry_tone(0, 24 * HOUR, age * HOUR) == tone
     assert words.left(24 * HOUR, age * HOUR) == left
 
 
-def test_an_unknown_state_has_no_colour_of_meaning() -> None:
+def test_an_unknown_state_has_a_neutral_tone() -> None:
     assert words.state_tone("SOMETHING_NEW") == "idle"
     assert words.state_tone("FAILED") == "bad"

@@ -1,4 +1,4 @@
-"""The agent beside Envoy: asks when it is due, tells what is wrong, and never hammers."""
+"""The ACME agent beside Envoy: it orders on time, reports problems, and never floods the authority."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIG = AcmeConfig(directory="https://acme.test/dir", terms_of_service_agreed=T
 
 
 class Bench:
-    """An agent with a clock that the test moves, and attempts that the test decides about."""
+    """An agent with a clock that the test advances and attempts whose outcomes the test decides."""
 
     def __init__(self, directory: Path) -> None:
         self.home = Home.at(directory)
@@ -74,7 +74,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path / "home")
 
 
-async def test_first_certificate_is_ordered_at_once_and_the_next_one_at_its_time(bench: Bench) -> None:
+async def test_first_certificate_is_ordered_immediately_and_the_next_when_due(bench: Bench) -> None:
     await bench.agent.check()
     await bench.agent.check()
     assert (bench.attempts, bench.reported[-1]) == (1, "")
@@ -86,7 +86,7 @@ async def test_first_certificate_is_ordered_at_once_and_the_next_one_at_its_time
     assert bench.attempts == 2
 
 
-async def test_failure_is_told_and_tried_again_after_the_pause(bench: Bench) -> None:
+async def test_failed_order_is_reported_and_retried_after_the_pause(bench: Bench) -> None:
     bench.problem = "the ACME server refuses: rateLimited"
     await bench.agent.check()
     assert (bench.attempts, bench.reported[-1]) == (1, bench.problem)
@@ -107,7 +107,7 @@ async def test_restarts_do_not_shorten_the_pause(bench: Bench) -> None:
     assert bench.attempts == 1
 
 
-async def test_an_attempt_whose_result_cannot_be_kept_is_not_repeated_at_once(bench: Bench) -> None:
+async def test_an_attempt_whose_result_cannot_be_stored_is_not_repeated_immediately(bench: Bench) -> None:
     bench.keeps = False
     for _ in range(60):
         await bench.agent.check()
@@ -118,7 +118,7 @@ async def test_an_attempt_whose_result_cannot_be_kept_is_not_repeated_at_once(be
     assert bench.attempts == 2
 
 
-async def test_other_names_are_ordered_at_once(bench: Bench) -> None:
+async def test_changed_server_names_make_an_order_due_immediately(bench: Bench) -> None:
     await bench.agent.check()
     names = (*NAMES, "new.example.com")
     assert not next_order(bench.home, CONFIG, NAMES, bench.now).is_due(bench.now)
@@ -136,7 +136,7 @@ def test_expired_damaged_and_missing_certificates_do_not_count(bench: Bench) -> 
     assert lifetime_in_use(bench.home, NAMES, NOW) is None
 
 
-def test_damaged_state_costs_one_attempt_and_no_crash(bench: Bench) -> None:
+def test_damaged_renewal_state_counts_as_fresh(bench: Bench) -> None:
     bench.store.save_state(started(bench.store.state(), "a", NOW, 0.0))
     (bench.store.directory / "state.json").write_bytes(b"\xff{")
     assert bench.store.state().failures == 0
@@ -147,13 +147,13 @@ def test_only_one_process_orders(bench: Bench) -> None:
         pass
 
 
-def test_verbs_without_the_table_say_what_is_missing() -> None:
+def test_a_missing_acme_table_is_an_error() -> None:
     with pytest.raises(AcmeError, match=r"\[gateway.acme\] is not configured"):
         require_acme(None)
     assert require_acme(CONFIG) is CONFIG
 
 
-def test_two_certificates_are_kept_and_keys_are_the_owners_alone(bench: Bench) -> None:
+def test_the_latest_two_certificates_are_kept_with_private_key_files(bench: Bench) -> None:
     for _ in range(4):
         bench.issue()
     places = sorted(each.name for each in (bench.store.directory / "certificates").iterdir())
@@ -163,7 +163,7 @@ def test_two_certificates_are_kept_and_keys_are_the_owners_alone(bench: Bench) -
     assert modes == {0o600}
 
 
-def test_account_key_is_made_once_and_of_each_server_there_is_another(bench: Bench) -> None:
+def test_account_key_is_created_once_per_acme_server(bench: Bench) -> None:
     first = bench.store.account_key("https://a.test/dir").private_numbers()  # type: ignore[union-attr]
     assert bench.store.account_key("https://a.test/dir").private_numbers() == first  # type: ignore[union-attr]
     assert bench.store.account_key("https://b.test/dir").private_numbers() != first  # type: ignore[union-attr]
@@ -189,7 +189,7 @@ def test_damaged_account_key_is_an_error_and_not_replaced(bench: Bench) -> None:
         pytest.param({"port": 80}, "another port", id="port with TLS"),
     ],
 )
-def test_gateway_with_acme_has_names_and_no_files(settings: dict[str, object], told: str) -> None:
+def test_gateway_settings_that_conflict_with_acme_are_refused(settings: dict[str, object], told: str) -> None:
     acme = {"directory": "https://acme.test/dir", "terms_of_service_agreed": True, "challenge": "http-01"}
     with pytest.raises(msgspec.ValidationError, match=told):
         msgspec.convert({"server_names": NAMES, "acme": acme, **settings}, GatewayConfig)
@@ -211,7 +211,7 @@ def test_gateway_with_acme_has_names_and_no_files(settings: dict[str, object], t
         pytest.param({"eab_key": "secret"}, "unknown field", id="key in the configuration"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], told: str) -> None:
+def test_invalid_acme_settings_are_refused(settings: dict[str, object], told: str) -> None:
     values = {"directory": "https://acme.test/dir", "terms_of_service_agreed": True, **settings}
     with pytest.raises(msgspec.ValidationError, match=told):
         msgspec.convert(values, AcmeConfig)

@@ -1,4 +1,4 @@
-"""Challenges in their file and in certificates: only what RFC 8555 and RFC 8737 allow, and only for a while."""
+"""Challenges in files and certificates: only what RFC 8555 and RFC 8737 allow, for a limited time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_key_authorization_of_another_token_is_refused() -> None:
         Challenge(name=NAME, kind="http-01", token=TOKEN, key_authorization=f"{'u' * 43}.{'k' * 43}")
 
 
-def test_challenges_are_answered_until_they_are_withdrawn(tmp_path: Path) -> None:
+def test_challenges_are_published_until_they_are_withdrawn(tmp_path: Path) -> None:
     file = ChallengeFile(tmp_path / "acme" / "challenges.json")
     assert file.update(NOW) == ()
     assert file.update(NOW) is None
@@ -76,7 +76,7 @@ def test_challenges_are_answered_until_they_are_withdrawn(tmp_path: Path) -> Non
     assert file.update(NOW) == ()
 
 
-def test_what_a_killed_process_left_is_answered_no_longer_than_its_time(tmp_path: Path) -> None:
+def test_challenges_left_by_a_killed_process_expire(tmp_path: Path) -> None:
     file = ChallengeFile(tmp_path / "challenges.json")
     file.publish((challenge(),), NOW)
     assert file.update(NOW) == (challenge(),)
@@ -102,14 +102,14 @@ def test_a_damaged_file_has_no_challenges(tmp_path: Path, content: bytes) -> Non
     assert file.update(NOW) == ()
 
 
-def test_a_file_that_others_can_read_has_none(tmp_path: Path) -> None:
+def test_a_challenge_file_readable_by_others_has_no_challenges(tmp_path: Path) -> None:
     file = ChallengeFile(tmp_path / "challenges.json")
     file.publish((challenge(),), NOW)
     file.path.chmod(0o644)
     assert file.update(NOW) == ()
 
 
-def test_the_certificate_of_a_challenge_is_as_rfc_8737_wants_it() -> None:
+def test_the_certificate_of_a_challenge_follows_rfc_8737() -> None:
     given = challenge("tls-alpn-01")
     leaf = x509.load_pem_x509_certificate(challenge_certificate(given, NOW)[0])
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -121,14 +121,14 @@ def test_the_certificate_of_a_challenge_is_as_rfc_8737_wants_it() -> None:
     assert identifier.value.value == b"\x04\x20" + digest
 
 
-def test_other_clients_get_a_certificate_that_validates_nothing() -> None:
+def test_the_certificate_without_a_challenge_validates_nothing() -> None:
     leaf = x509.load_pem_x509_certificate(challenge_certificate(None, NOW)[0])
     assert ACME_IDENTIFIER not in {each.oid for each in leaf.extensions}
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert list(names) == [x509.DNSName("acme-challenge.invalid")]
 
 
-def test_every_name_has_a_secret_at_all_times_and_no_other_name_ever(tmp_path: Path) -> None:
+def test_exactly_the_configured_server_names_have_a_tls_alpn_secret(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
     resources = ChallengeResources.of(home, config("tls-alpn-01"))
     assert resources is not None
@@ -145,7 +145,7 @@ def test_every_name_has_a_secret_at_all_times_and_no_other_name_ever(tmp_path: P
     assert resources.update(NOW) is None
 
 
-def test_routes_of_http_01_answer_the_challenge_and_nothing_else(tmp_path: Path) -> None:
+def test_http_01_routes_answer_only_the_challenge(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
     resources = ChallengeResources.of(home, config("http-01"))
     assert resources is not None
@@ -161,5 +161,5 @@ def test_routes_of_http_01_answer_the_challenge_and_nothing_else(tmp_path: Path)
     assert [each["direct_response"]["status"] for each in answers] == [200, 404, 404]
 
 
-def test_without_acme_there_is_nothing(tmp_path: Path) -> None:
+def test_a_gateway_without_acme_has_no_challenge_resources(tmp_path: Path) -> None:
     assert ChallengeResources.of(Home.at(tmp_path), GatewayConfig()) is None

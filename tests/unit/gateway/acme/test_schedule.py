@@ -31,7 +31,7 @@ GOOD = RenewalState(orders_as="a", issued_by=SERVER)
 
 
 def after(attempts: int, now: dt.datetime = NOW) -> RenewalState:
-    """So many failed attempts, the last one now."""
+    """Return the state after this many failed attempts, the last one at ``now``."""
     state = GOOD
     for _ in range(attempts):
         state = failed(started(state, "a", now, 0.0), "no answer", None, now)
@@ -47,11 +47,11 @@ def test_renewal_is_between_two_thirds_and_seven_tenths_of_the_lifetime(serial: 
     assert NOW + days * DAY * (2 / 3) - second <= at <= NOW + days * DAY * 0.7 + second
 
 
-def test_certificates_of_the_same_moment_are_renewed_at_different_ones() -> None:
+def test_certificates_issued_at_the_same_time_are_renewed_at_different_times() -> None:
     assert len({renewal_time(Lifetime(NOW, NOW + 90 * DAY, serial)) for serial in range(20)}) == 20
 
 
-def test_nothing_is_ordered_as_long_as_the_certificate_is_young() -> None:
+def test_nothing_is_ordered_before_the_renewal_time() -> None:
     wanted = due(GOOD, "a", SERVER, FRESH, NOW + 59 * DAY)
     assert not wanted.is_due(NOW + 59 * DAY)
     assert wanted.is_due(NOW + 64 * DAY)
@@ -67,19 +67,21 @@ def test_nothing_is_ordered_as_long_as_the_certificate_is_young() -> None:
         ),
     ],
 )
-def test_a_certificate_is_ordered_at_once(state: RenewalState, lifetime: Lifetime | None, reason: str) -> None:
+def test_a_missing_certificate_or_one_of_another_server_is_ordered_immediately(
+    state: RenewalState, lifetime: Lifetime | None, reason: str
+) -> None:
     wanted = due(state, "a", SERVER, lifetime, NOW)
     assert wanted.is_due(NOW)
     assert reason in wanted.reason
 
 
-def test_pauses_double_up_to_a_day_with_a_quarter_by_chance() -> None:
+def test_pauses_after_failures_double_up_to_a_day_with_jitter() -> None:
     assert [pause_after(each, 0.0) for each in (1, 2, 3)] == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
     assert pause_after(1, 1.0) == FIRST_PAUSE * 1.25
     assert pause_after(8, 0.0) == pause_after(10_000, 0.0) == LONGEST_PAUSE
 
 
-def test_no_more_than_four_attempts_in_an_hour_whatever_fails() -> None:
+def test_at_most_four_attempts_are_made_in_an_hour() -> None:
     state, now, attempts = GOOD, NOW, 0
     while now < NOW + HOUR:
         if due(state, "a", SERVER, None, now).is_due(now):
@@ -89,7 +91,7 @@ def test_no_more_than_four_attempts_in_an_hour_whatever_fails() -> None:
     assert attempts <= 4
 
 
-def test_a_failure_pauses_and_other_settings_get_a_fresh_start() -> None:
+def test_changed_settings_end_the_pause_after_a_failure() -> None:
     state = after(3)
     assert not due(state, "a", SERVER, None, NOW + HOUR - dt.timedelta(seconds=1)).is_due(
         NOW + 59 * dt.timedelta(minutes=1)
@@ -115,17 +117,17 @@ def test_an_attempt_counts_as_failed_until_it_has_succeeded() -> None:
         pytest.param(3650 * DAY, LONGEST_RETRY_AFTER, id="absurd"),
     ],
 )
-def test_the_server_may_ask_for_a_longer_pause_within_bounds(asked: dt.timedelta | None, pause: dt.timedelta) -> None:
+def test_a_retry_after_of_the_server_is_honoured_within_bounds(asked: dt.timedelta | None, pause: dt.timedelta) -> None:
     state = failed(started(GOOD, "a", NOW, 0.0), "rateLimited", asked, NOW)
     assert due(state, "a", SERVER, None, NOW).at == NOW + pause
 
 
 @pytest.mark.parametrize("jump", [-3650 * DAY, -DAY, 3650 * DAY])
-def test_a_clock_that_jumps_delays_an_order_by_no_more_than_the_longest_pause(jump: dt.timedelta) -> None:
+def test_a_clock_jump_delays_an_order_by_at_most_the_longest_pause(jump: dt.timedelta) -> None:
     now = NOW + jump
     wanted = due(after(1), "a", SERVER, None, now)
     assert wanted.at <= now + LONGEST_RETRY_AFTER
 
 
-def test_what_a_server_tells_is_bounded() -> None:
+def test_the_stored_error_of_a_server_is_truncated() -> None:
     assert len(failed(GOOD, "x" * 10**6, None, NOW).last_error) == MAX_ERROR_CHARACTERS

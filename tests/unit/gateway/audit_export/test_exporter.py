@@ -1,4 +1,4 @@
-"""Sending: at least once, in order, whatever fails, and with metrics that say so."""
+"""Exporting audit records: at least once and in order despite failures, and with matching metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 
 
 class Receiver:
-    """Takes messages, or fails as told."""
+    """A collector that accepts messages or fails as the test says."""
 
     def __init__(self) -> None:
         self.got: list[str] = []
@@ -42,7 +42,7 @@ class Receiver:
 
 
 class FullDisk(CursorFile):
-    """Cannot be written while ``full``."""
+    """A cursor file that cannot be written while ``full`` is set."""
 
     full = False
 
@@ -84,7 +84,9 @@ def exporter_of(path: Path, file: CursorFile, receiver: Receiver) -> Exporter:
     return Exporter("siem", path.parent, file, receiver)
 
 
-async def test_an_outage_loses_and_repeats_nothing(path: Path, file: FullDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outage_of_the_collector_loses_and_repeats_no_records(
+    path: Path, file: FullDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reader, "MAX_BATCH_MESSAGES", 4)
     last = write(path, 10)
     receiver = Receiver()
@@ -106,7 +108,7 @@ async def test_an_outage_loses_and_repeats_nothing(path: Path, file: FullDisk, m
     assert (value("behind_lines"), value("behind_since_seconds")) == (0, 0)
 
 
-async def test_another_process_goes_on_where_this_one_was_killed(path: Path, file: FullDisk) -> None:
+async def test_another_process_continues_the_export_at_the_stored_position(path: Path, file: FullDisk) -> None:
     first, second = Receiver(), Receiver()
     half = write(path, 5)
     assert await exporter_of(path, file, first).step()
@@ -115,7 +117,7 @@ async def test_another_process_goes_on_where_this_one_was_killed(path: Path, fil
     assert (first.got, second.got) == (numbers(half), numbers(last, half + 1))
 
 
-async def test_a_position_that_cannot_be_kept_stops_after_one_batch(path: Path, file: FullDisk) -> None:
+async def test_an_export_stops_after_one_batch_if_its_position_cannot_be_stored(path: Path, file: FullDisk) -> None:
     receiver = Receiver()
     half = write(path, 5)
     exporter = exporter_of(path, file, receiver)
@@ -132,7 +134,7 @@ async def test_a_position_that_cannot_be_kept_stops_after_one_batch(path: Path, 
     assert receiver.got == numbers(last)
 
 
-async def test_a_replaced_log_is_told_and_not_sent(path: Path, file: FullDisk) -> None:
+async def test_a_replaced_log_is_reported_and_not_sent(path: Path, file: FullDisk) -> None:
     receiver = Receiver()
     half = write(path, 5)
     exporter = exporter_of(path, file, receiver)
@@ -151,7 +153,7 @@ async def test_a_replaced_log_is_told_and_not_sent(path: Path, file: FullDisk) -
     assert (value("log_refused"), receiver.got) == (0, numbers(last))
 
 
-async def test_what_a_collector_rejects_is_counted_and_not_sent_again(path: Path, file: FullDisk) -> None:
+async def test_records_rejected_by_the_collector_are_counted_and_not_resent(path: Path, file: FullDisk) -> None:
     receiver = Receiver()
     receiver.rejects = 2
     last = write(path, 5)
@@ -163,7 +165,7 @@ async def test_what_a_collector_rejects_is_counted_and_not_sent_again(path: Path
     assert (value("rejected_total"), value("sent_total")) == (before + 2, sent + last - 2)
 
 
-async def test_it_waits_longer_after_each_failure_and_stops_when_told(path: Path, file: FullDisk) -> None:
+async def test_the_exporter_backs_off_after_failures_and_stops_when_cancelled(path: Path, file: FullDisk) -> None:
     receiver = Receiver()
     receiver.failing = ConnectionResetError()
     waits: list[float] = []

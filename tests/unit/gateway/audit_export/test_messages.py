@@ -1,4 +1,4 @@
-"""Records as syslog messages and as OpenTelemetry logs, read by other people's definitions of them."""
+"""Records as syslog messages and OpenTelemetry logs, checked against independent definitions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def message(record: AuditRecord) -> Message:
         (AuditRecord(event="checkpoint"), 6),
     ],
 )
-def test_syslog_message(record: AuditRecord, severity: int) -> None:
+def test_a_record_becomes_an_rfc_5424_syslog_message(record: AuditRecord, severity: int) -> None:
     sent = message(record)
     match = RFC_5424.fullmatch(encode(sent, "gw-1.example.com"))
     assert match is not None
@@ -50,11 +50,11 @@ def test_syslog_message(record: AuditRecord, severity: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "shown"), [("", b"-"), ("höst name\n", b"hstname"), ("h" * 300, b"h" * 255)])
-def test_a_host_name_is_printable(name: str, shown: bytes) -> None:
+def test_the_syslog_host_name_is_printable_and_bounded(name: str, shown: bytes) -> None:
     assert encode(message(AuditRecord(event="gap")), name).split(b" ")[2] == shown
 
 
-def test_a_frame_has_its_length_in_octets() -> None:
+def test_a_syslog_frame_starts_with_its_length_in_octets() -> None:
     sent = [message(AuditRecord(event="decision", path="/größe\n2 <13>1")), message(AuditRecord(event="gap"))]
     data, found = frames(sent, "gw-1"), []
     while data:
@@ -65,7 +65,7 @@ def test_a_frame_has_its_length_in_octets() -> None:
     assert b"\n" not in found[0], "JSON escapes it: a record cannot end a line of a receiver"
 
 
-def test_opentelemetry_reads_a_request_by_its_own_schema() -> None:
+def test_an_export_request_is_valid_by_the_opentelemetry_schema() -> None:
     sent = [
         message(AuditRecord(event="decision", principal="ada", operation="jobs.list", decision="deny", sequence=7)),
         message(AuditRecord(event="act", kind="policy.changed", sequence=8)),
@@ -101,5 +101,5 @@ def test_opentelemetry_reads_a_request_by_its_own_schema() -> None:
         (b"", 0),
     ],
 )
-def test_what_a_collector_rejected(answer: bytes, count: int) -> None:
+def test_the_number_of_rejected_records_is_read_from_the_answer(answer: bytes, count: int) -> None:
     assert otlp.rejected(answer) == count

@@ -1,4 +1,7 @@
-"""What is exported of a log: every signed message once, in order, from any position; and nothing of another log."""
+"""What is exported from a log: each signed message once and in order, nothing of another log.
+
+An export can continue from any position.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def write(path: Path, count: int, requests: int = 0, limits: AuditLogLimits = SMALL) -> None:
-    """Records, requests of the proxy, and what a writer does when it closes: sign, flush."""
+    """Write records and proxy requests, then close the log, which signs and flushes them."""
     access = path.parents[1] / "access.jsonl"
     with contextlib.closing(AuditLog(path, limits=limits)) as log:
         begin = log.state.count
@@ -50,7 +53,7 @@ def records(path: Path, cursor: Cursor | None = None, *, requests: bool = True) 
 
 
 def all_of(path: Path, cursor: Cursor | None = None, *, requests: bool = True) -> tuple[list[Message], Cursor]:
-    """Everything after ``cursor``, and the position then."""
+    """Return all messages after ``cursor`` and the position after them."""
     found: list[Message] = []
     with records(path, cursor, requests=requests) as source:
         while (batch := source.read()).messages:
@@ -62,7 +65,7 @@ def numbers(messages: list[Message]) -> list[str]:
     return [each.record.number for each in messages]
 
 
-def test_lines_arrive_unchanged_so_that_a_receiver_can_verify_the_chain(path: Path) -> None:
+def test_exported_lines_are_unchanged_and_verify_as_a_chain(path: Path) -> None:
     for _ in range(4):
         write(path, 5, requests=3)
     assert len(segments(path.parent)) > 2
@@ -74,7 +77,7 @@ def test_lines_arrive_unchanged_so_that_a_receiver_can_verify_the_chain(path: Pa
     assert [json.loads(each.data)["sequence"] for each in messages] == [each.record.sequence for each in messages]
 
 
-def test_every_position_is_one_to_go_on_from(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_can_continue_from_every_position(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         write(path, 3, requests=3)
     whole, last = all_of(path)
@@ -90,7 +93,7 @@ def test_every_position_is_one_to_go_on_from(path: Path, monkeypatch: pytest.Mon
     assert all_of(path, last) == ([], last)
 
 
-def test_what_is_written_later_follows(path: Path) -> None:
+def test_records_written_later_are_read_next(path: Path) -> None:
     write(path, 3)
     with records(path) as source:
         first = source.read()
@@ -110,7 +113,7 @@ def test_a_batch_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert all(sum(len(each.data) for each in batch[:-1]) < 2000 for batch in batches)
 
 
-def test_only_what_is_signed_and_on_the_disk_is_sent(path: Path) -> None:
+def test_only_signed_records_are_exported(path: Path) -> None:
     write(path, 2)
     _, end = all_of(path)
     with contextlib.closing(AuditLog(path)) as log:
@@ -119,7 +122,7 @@ def test_only_what_is_signed_and_on_the_disk_is_sent(path: Path) -> None:
     assert [each.record.event for each in all_of(path, end)[0]] == ["decision", "checkpoint"]
 
 
-def test_requests_can_be_left_out(path: Path) -> None:
+def test_traffic_records_can_be_left_out(path: Path) -> None:
     write(path, 1, requests=5)
     messages, end = all_of(path, requests=False)
     assert [each.record.event for each in messages].count("access") == 1
@@ -127,11 +130,11 @@ def test_requests_can_be_left_out(path: Path) -> None:
     assert end == all_of(path)[1]
 
 
-def test_nothing_before_the_first_record(path: Path) -> None:
+def test_a_log_without_records_exports_nothing(path: Path) -> None:
     assert all_of(path) == ([], Cursor())
 
 
-def test_a_log_in_place_of_another_is_refused(path: Path) -> None:
+def test_a_log_that_replaced_another_is_refused(path: Path) -> None:
     write(path, 4)
     _, end = all_of(path)
     shutil.rmtree(path.parent)
@@ -145,7 +148,7 @@ def test_a_log_in_place_of_another_is_refused(path: Path) -> None:
         all_of(path, end)
 
 
-def test_a_log_of_the_same_length_is_refused(path: Path) -> None:
+def test_a_replaced_log_of_the_same_length_is_refused(path: Path) -> None:
     write(path, 4)
     _, end = all_of(path)
     shutil.rmtree(path.parent)
@@ -154,7 +157,7 @@ def test_a_log_of_the_same_length_is_refused(path: Path) -> None:
         all_of(path, end)
 
 
-def test_an_end_that_was_cut_off_is_refused(path: Path) -> None:
+def test_a_truncated_log_is_refused(path: Path) -> None:
     write(path, 6, limits=AuditLogLimits())
     _, middle = all_of(path)
     write(path, 6, limits=AuditLogLimits())
@@ -178,7 +181,7 @@ def test_a_forged_checkpoint_is_refused(path: Path) -> None:
         all_of(path)
 
 
-def test_a_position_survives_and_a_damaged_one_is_told(tmp_path: Path) -> None:
+def test_a_stored_position_is_locked_private_and_refused_when_damaged(tmp_path: Path) -> None:
     file = CursorFile(tmp_path / "export" / "siem.json")
     with file.lock() as mine:
         assert mine

@@ -1,4 +1,4 @@
-"""Lines of the proxy's access log as records: whatever is in them, bounded and without secrets."""
+"""Lines of the proxy's access log as records: bounded and without secrets, whatever the lines contain."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def record(**changed: Any) -> AuditRecord:
     return record_of(json.dumps(LINE | changed).encode())
 
 
-def test_fields_are_taken_over_without_the_query() -> None:
+def test_an_access_line_becomes_a_record_without_the_query_string() -> None:
     assert record() == AuditRecord(
         event="traffic",
         at="2026-03-01T12:00:00.000Z",
@@ -83,14 +83,14 @@ def test_fields_are_taken_over_without_the_query() -> None:
         ({"decision": "perhaps"}, "decision", ""),
     ],
 )
-def test_strange_values(changed: dict[str, Any], field: str, value: object) -> None:
+def test_unusual_field_values_are_normalized(changed: dict[str, Any], field: str, value: object) -> None:
     assert getattr(record(**changed), field) == value
 
 
 @pytest.mark.parametrize(
     "line", [b"", b"[]", b"7", b'{"a":', b"\xff\xfe", b"{" + b" " * MAX_ACCESS_LINE_BYTES + b"}", b'{"a":1}{"b":2}']
 )
-def test_malformed_line_is_a_record_too(line: bytes) -> None:
+def test_a_malformed_line_becomes_a_record_with_its_size(line: bytes) -> None:
     taken = record_of(line)
     assert (taken.event, taken.reason) == ("traffic", MALFORMED)
     assert isinstance(taken.detail, dict)
@@ -104,20 +104,20 @@ JSON = st.recursive(
 
 @settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from(list(LINE)), JSON))
-def test_whatever_a_line_says_its_record_fits(fields: dict[str, Any]) -> None:
-    """A line that could not be recorded would hold up all that come after it."""
+def test_the_record_of_any_line_fits_the_size_limit(fields: dict[str, Any]) -> None:
+    """A line that could not be recorded would block all lines after it."""
     taken = record_of(json.dumps(fields).encode())
     assert len(seal(record_without_secrets(taken), ChainState())[0]) <= MAX_LINE_BYTES
 
 
-def test_largest_line_of_awkward_characters_fits() -> None:
+def test_the_record_of_a_long_line_of_escaped_characters_fits_the_size_limit() -> None:
     for character in ("\x01", "\U0001f512", '"', "\\", "é"):
         fields: dict[str, Any] = dict.fromkeys(LINE, character * 3000)
         taken = record_of(json.dumps(fields | {"roles": [character * 3000] * 50}).encode())
         assert len(seal(record_without_secrets(taken), ChainState())[0]) <= MAX_LINE_BYTES
 
 
-def test_lines_are_told_with_what_stands_for_them() -> None:
+def test_lines_become_records_with_the_sequence_and_time_of_their_access_record() -> None:
     kept = AuditRecord(event="access", sequence=7, time="2026-03-01T12:00:01.000Z", previous="ab")
     found = list(records_of(json.dumps(LINE).encode() + b'\n{"principal":"eve"}\nnonsense\n', kept))
     assert [each.principal for each in found] == ["ada", "eve", ""]
@@ -125,6 +125,6 @@ def test_lines_are_told_with_what_stands_for_them() -> None:
     assert found[2].reason == MALFORMED
 
 
-def test_text_that_is_no_unicode_can_be_told() -> None:
+def test_records_of_invalid_unicode_can_be_encoded() -> None:
     (found,) = records_of(b'{"principal":"\\ud800","path":"/\xed\xa0\x80"}\n', AuditRecord(event="access"))
     assert msgspec.json.encode(found)

@@ -1,4 +1,4 @@
-"""The access log taken over into the audit log: every line once, in order, whatever happens to either."""
+"""Copying the access log into the audit log: each line once, in order, whatever happens to either."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluice.gateway.errors import AuditLogError
 
 
 class World:
-    """An access log, and the audit log it goes into."""
+    """An access log and the audit log that it is copied into."""
 
     def __init__(self, directory: Path) -> None:
         self.access = directory / "access.jsonl"
@@ -32,7 +32,7 @@ class World:
         self.access.rename(self.access.with_name(f"access.jsonl.{suffix}"))
 
     def drain(self) -> int:
-        """Take over all there is, as a new process would."""
+        """Copy all available lines, as a new process would, and return their number."""
         tail, total = AccessLogReader(self.access, AuditLog(self.audit)), 0
         while taken := tail.step():
             total += taken
@@ -52,10 +52,8 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_a_step_says_whether_there_is_more_worth_looking_for_at_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A follower that looked again for each line of a busy proxy would never rest."""
+def test_a_step_reports_whether_the_reader_is_behind(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower that looked again after each line of a busy proxy would never rest."""
     monkeypatch.setattr(access_log_reader, "MAX_BATCH_BYTES", 100)
     tail = AccessLogReader(world.access, world.log)
     seen = []
@@ -73,13 +71,13 @@ def test_a_step_says_whether_there_is_more_worth_looking_for_at_once(
     assert seen == [(1, False), (4, True), (1, True), (1, False), (0, False)]
 
 
-def test_nothing_is_there_yet(world: World) -> None:
+def test_a_missing_or_empty_access_log_has_no_records(world: World) -> None:
     assert world.drain() == 0
     world.access.touch()
     assert world.drain() == 0
 
 
-def test_every_line_once_however_often_it_is_looked_at(world: World) -> None:
+def test_every_line_is_taken_over_exactly_once(world: World) -> None:
     expected = []
     for number in range(10):
         world.write(number)
@@ -90,7 +88,7 @@ def test_every_line_once_however_often_it_is_looked_at(world: World) -> None:
     verify_log(world.audit.parent)
 
 
-def test_line_without_its_end_waits_for_it(world: World) -> None:
+def test_an_incomplete_line_is_taken_over_when_it_ends(world: World) -> None:
     world.write("a")
     world.write("b", end="")
     world.drain()
@@ -100,7 +98,7 @@ def test_line_without_its_end_waits_for_it(world: World) -> None:
     assert world.ids == ["a", "b"]
 
 
-def test_rotation_loses_and_repeats_nothing(world: World) -> None:
+def test_rotation_loses_and_repeats_no_lines(world: World) -> None:
     world.write("a", "b")
     world.drain()
     world.write("c")
@@ -116,7 +114,7 @@ def test_rotation_loses_and_repeats_nothing(world: World) -> None:
     assert world.drain() == 0
 
 
-def test_last_line_of_a_rotated_file_is_taken_even_without_its_end(world: World) -> None:
+def test_the_incomplete_last_line_of_a_rotated_file_is_taken_over(world: World) -> None:
     world.write("a")
     world.write("b", end="")
     world.rotate()
@@ -125,7 +123,7 @@ def test_last_line_of_a_rotated_file_is_taken_even_without_its_end(world: World)
     assert world.ids == ["a", "b", "c"]
 
 
-def test_copy_and_truncate(world: World) -> None:
+def test_a_log_rotated_by_copy_and_truncate_loses_no_lines(world: World) -> None:
     world.write("a", "b")
     world.drain()
     (world.access.parent / "access.jsonl.1").write_bytes(world.access.read_bytes())
@@ -135,7 +133,7 @@ def test_copy_and_truncate(world: World) -> None:
     assert world.ids == ["a", "b", "c"]
 
 
-def test_what_was_rotated_is_deleted_only_when_all_of_it_was_taken(world: World) -> None:
+def test_a_rotated_file_is_deleted_only_after_it_was_taken_over_completely(world: World) -> None:
     tail = AccessLogReader(world.access, AuditLog(world.audit))
     world.write("a")
     world.rotate("1")
@@ -152,7 +150,7 @@ def test_what_was_rotated_is_deleted_only_when_all_of_it_was_taken(world: World)
     assert world.access.exists()
 
 
-def test_file_that_is_gone_is_a_gap(world: World) -> None:
+def test_a_deleted_access_log_is_recorded_as_a_gap(world: World) -> None:
     world.write("a")
     world.drain()
     world.access.unlink()
@@ -162,7 +160,7 @@ def test_file_that_is_gone_is_a_gap(world: World) -> None:
     assert world.drain() == 0
 
 
-def test_file_that_was_cut_short_is_a_gap(world: World) -> None:
+def test_a_truncated_access_log_is_recorded_as_a_gap(world: World) -> None:
     world.write("a", "b")
     world.drain()
     world.access.write_bytes(world.access.read_bytes().splitlines(keepends=True)[0])
@@ -170,14 +168,14 @@ def test_file_that_was_cut_short_is_a_gap(world: World) -> None:
     assert world.ids == ["a", "b", "the access log was cut short", "a"]
 
 
-def test_line_that_a_killed_proxy_left_without_its_end_does_not_swallow_the_next(world: World) -> None:
+def test_an_incomplete_line_of_a_killed_proxy_does_not_swallow_the_next_line(world: World) -> None:
     with world.access.open("w") as file:
         file.write('{"request_id":"killed","pat{"request_id":"next"}\n{"request_id":"after"}\n')
     world.drain()
     assert world.ids == [MALFORMED, "next", "after"]
 
 
-def test_endless_line_is_cut_into_records(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overlong_line_is_split_into_several_records(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_log_reader, "MAX_BATCH_BYTES", 100_000)
     with world.access.open("w") as file:
         file.write("x" * 250_000 + "\n")
@@ -188,7 +186,7 @@ def test_endless_line_is_cut_into_records(world: World, monkeypatch: pytest.Monk
     assert [each["bytes"] for each in details if isinstance(each, dict)] == ["100000", "100000", "50000"]
 
 
-def test_two_followers_write_nothing_twice(world: World) -> None:
+def test_two_alternating_readers_take_over_no_line_twice(world: World) -> None:
     one, other = (
         AccessLogReader(world.access, AuditLog(world.audit)),
         AccessLogReader(world.access, AuditLog(world.audit)),
@@ -201,8 +199,8 @@ def test_two_followers_write_nothing_twice(world: World) -> None:
     assert world.ids == [str(number) for number in range(20)]
 
 
-def test_batch_torn_by_a_crash_is_continued_in_the_middle(world: World) -> None:
-    """A crash leaves whole records and a part of one: exactly what is missing is taken over."""
+def test_a_batch_torn_by_a_crash_is_completed_without_duplicates(world: World) -> None:
+    """A crash leaves whole records and part of another: exactly the missing lines are taken over."""
     world.write(*range(10))
     world.drain()
     whole = world.audit.read_bytes()
@@ -218,7 +216,9 @@ def test_batch_torn_by_a_crash_is_continued_in_the_middle(world: World) -> None:
         verify_log(world.audit.parent)
 
 
-def test_more_than_one_batch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_access_log_larger_than_one_batch_is_taken_over_completely(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.write(*range(1200))
     monkeypatch.setattr(access_log_reader, "MAX_BATCH_BYTES", 1000)
     assert world.drain() == 1200
@@ -226,7 +226,7 @@ def test_more_than_one_batch(world: World, monkeypatch: pytest.MonkeyPatch) -> N
     assert verify_log(world.audit.parent).requests == 1200
 
 
-def test_secrets_in_a_path_do_not_get_in(world: World) -> None:
+def test_secrets_in_access_lines_are_redacted(world: World) -> None:
     token = f"slc_0123456789ab_{'f' * 64}"
     world.write("a", path=f"/v1/{token}")
     world.write("b", path="/v1/eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZGEifQ.c2ln")
@@ -239,7 +239,7 @@ def test_secrets_in_a_path_do_not_get_in(world: World) -> None:
     assert world.records[0].path == "/v1/slc_0123456789ab_(secret)"
 
 
-def test_access_log_that_cannot_be_read_is_an_error_that_can_be_tried_again(world: World) -> None:
+def test_an_unreadable_access_log_is_an_error(world: World) -> None:
     world.access.mkdir()
     with pytest.raises(AuditLogError, match="cannot read"):
         world.drain()

@@ -1,4 +1,4 @@
-"""The proxy's access log is rotated by size; a proxy that does not answer is asked again, and nothing is lost."""
+"""The proxy's access log is rotated by size. Nothing is lost; a proxy without an answer is retried."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.gateway.errors import EnvoyFailed
 
 
 class Proxy:
-    """Writes to what it opened last."""
+    """A fake proxy that keeps writing to the file that it opened last."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -43,14 +43,14 @@ def proxy(tmp_path: Path) -> Iterator[Proxy]:
 
 
 def rotated(directory: Path) -> tuple[str, str]:
-    """What is in the renamed file, and in the other."""
+    """Return the content of the renamed file and of the current file."""
     (old,) = directory.glob("access.jsonl.*")
     path = directory / "access.jsonl"
     assert path.stat().st_mode & 0o777 == 0o600
     return old.read_text(), path.read_text()
 
 
-async def test_large_file_is_renamed_and_another_begun(tmp_path: Path, proxy: Proxy) -> None:
+async def test_a_large_access_log_is_renamed_and_reopened(tmp_path: Path, proxy: Proxy) -> None:
     rotation = AccessRotation(tmp_path / "access.jsonl", proxy, max_bytes=10)
     proxy.write("one\n")
     assert not await rotation.step()
@@ -61,7 +61,7 @@ async def test_large_file_is_renamed_and_another_begun(tmp_path: Path, proxy: Pr
     assert rotated(tmp_path) == ("one\ntwo three\n", "four\n")
 
 
-async def test_proxy_that_does_not_answer_goes_on_with_the_renamed_file(tmp_path: Path, proxy: Proxy) -> None:
+async def test_the_rotation_is_retried_if_the_proxy_does_not_answer(tmp_path: Path, proxy: Proxy) -> None:
     rotation = AccessRotation(tmp_path / "access.jsonl", proxy, max_bytes=1)
     proxy.write("one\n")
     proxy.away = True
@@ -75,7 +75,7 @@ async def test_proxy_that_does_not_answer_goes_on_with_the_renamed_file(tmp_path
     assert rotated(tmp_path) == ("one\ntwo\n", "three\n")
 
 
-async def test_no_file(tmp_path: Path, proxy: Proxy) -> None:
+async def test_a_missing_access_log_is_not_rotated(tmp_path: Path, proxy: Proxy) -> None:
     rotation = AccessRotation(tmp_path / "access.jsonl", proxy, max_bytes=1)
     (tmp_path / "access.jsonl").unlink()
     assert not await rotation.step()

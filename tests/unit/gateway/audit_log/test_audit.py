@@ -1,4 +1,4 @@
-"""The audit log as files: continued by whoever writes next, repaired after a crash, never continued when touched."""
+"""The audit log's files: continued by the next writer, repaired after a crash, refused if touched."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def events(path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """Files of this process cannot grow beyond ``size`` (setrlimit(2)): a disk that is full."""
+    """Limit files of this process to ``size`` bytes with setrlimit(2), like a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -41,7 +41,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
@@ -67,7 +67,7 @@ def test_log_begins_and_ends_with_a_checkpoint_and_is_continued(path: Path) -> N
     assert verify_log(path.parent).unsigned == 0
 
 
-def test_files_are_the_owners_alone_but_for_what_is_public(path: Path) -> None:
+def test_files_of_the_log_are_private_except_verification_key_and_checkpoint(path: Path) -> None:
     AuditLog(path).close()
     modes = {each.name: each.stat().st_mode & 0o777 for each in path.parent.iterdir()}
     public = {VERIFICATION_KEY, CHECKPOINT}
@@ -77,7 +77,7 @@ def test_files_are_the_owners_alone_but_for_what_is_public(path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20, 150])
-def test_log_is_continued_after_a_line_that_a_crash_cut_short(path: Path, cut: int) -> None:
+def test_log_is_continued_after_a_line_truncated_by_a_crash(path: Path, cut: int) -> None:
     log = AuditLog(path, clock=Clock())
     log.append(decision())
     log.append(decision())
@@ -104,7 +104,7 @@ def test_running_writer_notices_that_the_log_was_cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", [("current.jsonl",), ("current.jsonl", SIGNING_KEY)], ids=["log", "log and key"])
-def test_running_writer_begins_no_new_log_when_its_own_is_gone(path: Path, gone: tuple[str, ...]) -> None:
+def test_running_writer_starts_no_new_log_when_its_files_were_deleted(path: Path, gone: tuple[str, ...]) -> None:
     log = AuditLog(path)
     log.append(decision())
     for name in gone:
@@ -114,7 +114,7 @@ def test_running_writer_begins_no_new_log_when_its_own_is_gone(path: Path, gone:
             log.append(decision())
 
 
-def test_end_that_was_removed_is_not_continued(path: Path) -> None:
+def test_log_whose_end_was_removed_is_not_continued(path: Path) -> None:
     log = AuditLog(path)
     log.append(decision())
     log.close()
@@ -123,7 +123,7 @@ def test_end_that_was_removed_is_not_continued(path: Path) -> None:
         AuditLog(path)
 
 
-def test_touched_end_is_not_continued(path: Path) -> None:
+def test_log_with_a_changed_end_is_not_continued(path: Path) -> None:
     log = AuditLog(path, clock=Clock())
     log.append(decision("/one"))
     log.append(decision("/two"))
@@ -132,14 +132,14 @@ def test_touched_end_is_not_continued(path: Path) -> None:
         AuditLog(path)
 
 
-def test_log_whose_key_is_gone_is_not_continued(path: Path) -> None:
+def test_log_whose_signing_key_was_deleted_is_not_continued(path: Path) -> None:
     AuditLog(path).close()
     (path.parent / SIGNING_KEY).unlink()
     with pytest.raises(AuditLogError, match="which signs the audit log, is missing"):
         AuditLog(path)
 
 
-def test_key_that_others_can_read_is_refused(path: Path) -> None:
+def test_signing_key_readable_by_others_is_refused(path: Path) -> None:
     AuditLog(path).close()
     (path.parent / SIGNING_KEY).chmod(0o644)
     with pytest.raises(Exception, match="others can read"):
@@ -147,7 +147,7 @@ def test_key_that_others_can_read_is_refused(path: Path) -> None:
 
 
 def test_several_writers_continue_one_chain(path: Path) -> None:
-    """Each takes in what the others wrote; nothing is lost, nothing written twice."""
+    """Each writer reads what the others wrote; nothing is lost or written twice."""
     limits = AuditLogLimits(checkpoint_records=7, segment_bytes=20_000)
     logs = [AuditLog(path, limits=limits) for _ in range(4)]
 
@@ -169,7 +169,7 @@ def test_several_writers_continue_one_chain(path: Path) -> None:
     verify_log(path.parent)
 
 
-def test_writer_that_waits_too_long_for_another_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_that_waits_too_long_for_the_lock_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = AuditLog(path), AuditLog(path)
     monkeypatch.setattr("sluice.gateway.audit_log.segments.LOCK_TIMEOUT_SECONDS", 0.01)
     with one._writing(), pytest.raises(AuditLogError, match="another process has been writing"):
@@ -177,7 +177,7 @@ def test_writer_that_waits_too_long_for_another_says_so(path: Path, monkeypatch:
     other.append(decision())
 
 
-def test_checkpoints_come_by_number_and_by_time(path: Path) -> None:
+def test_checkpoints_are_written_after_a_number_of_records_and_after_a_time(path: Path) -> None:
     clock = Clock()
     log = AuditLog(path, clock=clock, limits=AuditLogLimits(checkpoint_records=3))
     for _ in range(4):
@@ -196,7 +196,7 @@ def test_checkpoints_come_by_number_and_by_time(path: Path) -> None:
     assert events(path)[-2:] == ["decision", "checkpoint"]
 
 
-def test_checkpoint_put_aside_is_the_last_one(path: Path) -> None:
+def test_checkpoint_file_holds_the_last_checkpoint_of_all_writers(path: Path) -> None:
     one, other = AuditLog(path), AuditLog(path)
     one.event("token.created", "local:ada", {"id": "3f9c0a1b2d4e"})
     other.event("token.revoked", "local:ada", {"id": "3f9c0a1b2d4e"})
@@ -205,7 +205,7 @@ def test_checkpoint_put_aside_is_the_last_one(path: Path) -> None:
     assert (path.parent / CHECKPOINT).read_bytes() == path.read_bytes().splitlines(keepends=True)[-1]
 
 
-def test_acts_are_signed_at_once(path: Path) -> None:
+def test_audited_actions_are_signed_immediately(path: Path) -> None:
     log = AuditLog(path)
     log.event("login", "ada", {"method": "oidc", "empty": "", "count": 3})
     log.event("policy.changed", "local:root", "3 rules")
@@ -228,7 +228,7 @@ SECRETS = [
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_no_secret_gets_in(path: Path, secret: str) -> None:
+def test_secrets_are_redacted_from_records(path: Path, secret: str) -> None:
     log = AuditLog(path)
     log.append(AuditRecord(event="decision", path=f"/v1/{secret}", reason=secret, principal=secret, address=secret))
     log.event("token.created", secret, {"token": secret, secret: "x"})
@@ -238,7 +238,7 @@ def test_no_secret_gets_in(path: Path, secret: str) -> None:
         assert part.encode() not in written
 
 
-def test_text_that_is_no_unicode_is_recorded(path: Path) -> None:
+def test_invalid_unicode_is_recorded(path: Path) -> None:
     """What a client sends need not be UTF-8, and a refusal must be on record all the same."""
     log = AuditLog(path)
     log.append(decision("/v1/\udcff\x00\n\u2028"))
@@ -246,7 +246,7 @@ def test_text_that_is_no_unicode_is_recorded(path: Path) -> None:
     assert b"udcff" in path.read_bytes()
 
 
-def test_detail_without_end_is_cut(path: Path) -> None:
+def test_large_detail_of_an_audited_action_is_truncated(path: Path) -> None:
     log = AuditLog(path)
     log.event("x", "ada", {f"name{number}" * 50: "v" * 10_000 for number in range(100)})
     (record,) = (record for record in read_records(path.parent) if record.event == "act")
@@ -255,7 +255,7 @@ def test_detail_without_end_is_cut(path: Path) -> None:
     assert max(map(len, record.detail.values())) == 512
 
 
-def test_segments_are_closed_and_compressed_and_the_chain_goes_on(path: Path) -> None:
+def test_segments_are_closed_and_compressed_and_the_chain_continues(path: Path) -> None:
     clock = Clock()
     log = AuditLog(path, clock=clock, limits=AuditLogLimits(segment_bytes=3000, segment_age=dt.timedelta(hours=1)))
     for number in range(30):
@@ -276,7 +276,7 @@ def test_segments_are_closed_and_compressed_and_the_chain_goes_on(path: Path) ->
     assert proved.segments == len(before) + 1
 
 
-def test_age_of_a_segment_counts_from_its_first_record_whoever_writes(path: Path) -> None:
+def test_age_of_a_segment_counts_from_its_first_record_for_every_writer(path: Path) -> None:
     clock, limits = Clock(), AuditLogLimits(segment_age=dt.timedelta(hours=1))
     log = AuditLog(path, clock=clock, limits=limits)
     for _ in range(300):
@@ -294,7 +294,7 @@ def test_age_of_a_segment_counts_from_its_first_record_whoever_writes(path: Path
 
 
 def test_log_is_continued_after_a_compressed_segment(path: Path) -> None:
-    """Nothing is in the current segment yet: the end is in the one before."""
+    """The current segment is still empty: the end of the chain is in the segment before it."""
     log = AuditLog(path, limits=AuditLogLimits(segment_bytes=500))
     log.append(decision())
     log.maintain()
@@ -306,7 +306,7 @@ def test_log_is_continued_after_a_compressed_segment(path: Path) -> None:
     assert verify_log(path.parent).state.count == log.state.count
 
 
-def test_position_of_the_access_log_is_found_again_wherever_it_is(path: Path) -> None:
+def test_position_of_the_access_log_is_found_again_across_segments(path: Path) -> None:
     clock = Clock()
     log = AuditLog(path, clock=clock, limits=AuditLogLimits(checkpoint_records=10, segment_bytes=6000))
     assert log.position() is None
@@ -321,7 +321,7 @@ def test_position_of_the_access_log_is_found_again_wherever_it_is(path: Path) ->
     assert len(segments(path.parent)) >= 2
 
 
-def test_record_that_is_too_large_is_refused_and_the_chain_goes_on(path: Path) -> None:
+def test_oversized_record_is_refused_and_the_chain_continues(path: Path) -> None:
     log = AuditLog(path)
     text = "é" * 2000
     large = AuditRecord(
@@ -336,8 +336,8 @@ def test_record_that_is_too_large_is_refused_and_the_chain_goes_on(path: Path) -
 
 
 @pytest.mark.parametrize("room", [0, 40])
-def test_record_that_does_not_fit_on_the_disk_is_an_error_and_leaves_no_trace(path: Path, room: int) -> None:
-    """Whoever asks for a decision must not get one that is not on record."""
+def test_record_that_a_full_disk_truncates_is_an_error_and_leaves_no_trace(path: Path, room: int) -> None:
+    """A decision that is not on record must not be given to its requester."""
     log = AuditLog(path)
     log.append(decision())
     with file_size_limit(path.stat().st_size + room), pytest.raises(AuditLogError, match="cannot write"):
@@ -355,7 +355,7 @@ def test_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
         AuditLog(path)
 
 
-def test_fields_that_readers_rely_on_are_always_there(path: Path) -> None:
+def test_required_fields_are_always_written_and_unset_ones_are_left_out(path: Path) -> None:
     log = AuditLog(path)
     log.append(decision())
     line: dict[str, Any] = json.loads(path.read_bytes().splitlines()[-1])

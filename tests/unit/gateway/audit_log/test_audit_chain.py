@@ -1,4 +1,4 @@
-"""The chain of the audit log: what was touched is found, and where."""
+"""The hash chain of the audit log: verification finds changes and where they are."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def chain(count: int, state: ChainState | None = None) -> list[bytes]:
 
 
 def signed(lines: list[bytes], by: SigningKey = KEY) -> list[bytes]:
-    """``lines`` with a checkpoint after them."""
+    """Return ``lines`` followed by a signed checkpoint."""
     return [*lines, seal_checkpoint(verify(lines), time="2026-01-01T00:00:00.000Z", key=by.id, sign=by.sign)[0]]
 
 
-def test_empty_log_is_whole() -> None:
+def test_empty_log_is_a_valid_chain() -> None:
     assert verify([]) == ChainState(0, GENESIS)
 
 
-def test_whole_log_is_counted() -> None:
+def test_records_of_a_valid_chain_are_counted() -> None:
     assert verify(chain(5)).count == 5
     assert verify(signed(chain(5)), CHECK).count == 6
 
@@ -73,7 +73,7 @@ def test_whole_log_is_counted() -> None:
         pytest.param(lambda lines: [*lines[:2], b"a" * 20_000 + b"\n", *lines[2:]], 3, id="line too long"),
     ],
 )
-def test_touched_log_is_found_at_the_line(change: Callable[[list[bytes]], list[bytes]], line: int) -> None:
+def test_changed_chain_is_an_error_that_names_the_line(change: Callable[[list[bytes]], list[bytes]], line: int) -> None:
     with pytest.raises(AuditLogError, match=f"line {line} "):
         verify(change(chain(5)))
 
@@ -89,21 +89,21 @@ def test_touched_log_is_found_at_the_line(change: Callable[[list[bytes]], list[b
         pytest.param(lambda line: line.replace(b'"status":0', b'"status":1'), id="a field that nobody reads"),
     ],
 )
-def test_changed_checkpoint_is_found_even_as_the_last_line(change: Callable[[bytes], bytes]) -> None:
-    """Nothing after it chains over it: its signature alone shows the change."""
+def test_changed_last_checkpoint_is_detected(change: Callable[[bytes], bytes]) -> None:
+    """No later line chains over it: its signature alone shows the change."""
     lines = signed(chain(3))
     assert change(lines[-1]) != lines[-1]
     with pytest.raises(AuditLogError, match="line 4 is"):
         verify([*lines[:-1], change(lines[-1])], CHECK)
 
 
-def test_checkpoint_of_another_key_is_forged() -> None:
+def test_checkpoint_signed_with_another_key_is_refused() -> None:
     with pytest.raises(AuditLogError, match="line 4 is a checkpoint that this log's key has not signed"):
         verify(signed(chain(3), OTHER), CHECK)
 
 
-def test_checkpoint_cannot_be_moved_to_another_place() -> None:
-    """A new chain with an old checkpoint in it: the signature covers the digest of all before."""
+def test_checkpoint_copied_into_another_chain_is_refused() -> None:
+    """A new chain with an old checkpoint in it: the signature covers the digest of all lines before."""
     old = signed(chain(3))[-1]
     forged = chain(2)
     line, _ = seal(decision("/forged"), verify(forged))
@@ -111,7 +111,7 @@ def test_checkpoint_cannot_be_moved_to_another_place() -> None:
         verify([*forged, line, old], CHECK)
 
 
-def test_chain_written_anew_without_checkpoints_is_found() -> None:
+def test_rewritten_chain_without_checkpoints_is_detected() -> None:
     with pytest.raises(AuditLogError, match="checkpoints were removed"):
         verify(chain(MAX_UNSIGNED_RECORDS + 1), CHECK)
 
@@ -125,7 +125,7 @@ def test_kept_checkpoint_must_be_signed() -> None:
             parse_checkpoint(bad, CHECK)
 
 
-def test_reader_counts_what_is_not_signed_yet() -> None:
+def test_chain_reader_counts_unsigned_records() -> None:
     reader = ChainReader(CHECK)
     for line in [*(lines := signed(chain(3))), *chain(2, verify(lines))]:
         reader.take(line)

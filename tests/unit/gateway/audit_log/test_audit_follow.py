@@ -1,4 +1,7 @@
-"""Reading a log while it is written: every record once, across segments that are closed and compressed meanwhile."""
+"""Following a log while it is written: each record once.
+
+This holds across segments that are closed and compressed meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from sluice.gateway.errors import AuditLogError
 
 
 class Enough(Exception):
-    """Ends an endless iteration."""
+    """Stops an endless iteration."""
 
 
 def watched(directory: Path, wait: Callable[[], None]) -> list[AuditRecord | None]:
-    """What a follower gives until ``wait`` has :class:`Enough`."""
+    """Return what a follower yields until ``wait`` raises :class:`Enough`."""
     seen: list[AuditRecord | None] = []
     with contextlib.suppress(Enough):
         for record in follow(directory, wait=wait):
@@ -39,7 +42,7 @@ def decision(number: int) -> AuditRecord:
     return AuditRecord(event="decision", path=f"/{number}")
 
 
-def test_every_record_once_in_order(path: Path) -> None:
+def test_following_yields_every_record_once_in_order_across_segments(path: Path) -> None:
     log = AuditLog(path, limits=AuditLogLimits(segment_bytes=1500))
     for number in range(10):
         log.append(decision(number))
@@ -61,7 +64,7 @@ def test_every_record_once_in_order(path: Path) -> None:
     assert seen.count(None) == 1
 
 
-def test_what_is_written_later_comes_after_the_mark(path: Path) -> None:
+def test_records_written_while_following_come_after_the_end_marker(path: Path) -> None:
     log = AuditLog(path, limits=AuditLogLimits(segment_bytes=900))
     log.append(decision(0))
     waits = iter(range(1, 7))
@@ -77,7 +80,7 @@ def test_what_is_written_later_comes_after_the_mark(path: Path) -> None:
     assert [each for each in seen if each] == ["/0", "mark", "/1", "/2", "/3", "/4", "/5", "/6"]
 
 
-def test_touched_line_ends_it_with_an_error(path: Path) -> None:
+def test_a_line_that_breaks_the_chain_ends_following_with_an_error(path: Path) -> None:
     log = AuditLog(path)
     log.append(decision(0))
 
@@ -91,7 +94,7 @@ def test_touched_line_ends_it_with_an_error(path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", [0, 1, 3, 10, 1000])
-def test_the_end_is_read_without_what_is_before(path: Path, last: int) -> None:
+def test_the_last_records_are_read_without_reading_the_whole_log(path: Path, last: int) -> None:
     log = AuditLog(path, limits=AuditLogLimits(segment_bytes=1500))
     for number in range(30):
         log.append(decision(number))
@@ -122,7 +125,7 @@ NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
         (Filter(until=NOON + dt.timedelta(seconds=1)), True),
     ],
 )
-def test_filter(wanted: Filter, admitted: bool) -> None:
+def test_filter_admits_matching_records_only(wanted: Filter, admitted: bool) -> None:
     record = AuditRecord(
         event="decision", principal="ada", operation="jobs.list", decision="allow", time="2026-03-01T12:00:00.000Z"
     )
@@ -130,12 +133,12 @@ def test_filter(wanted: Filter, admitted: bool) -> None:
 
 
 @pytest.mark.parametrize("at", ["2026-03-01T11:59:00Z", "2026-03-01T11:59:00"])
-def test_filter_goes_by_the_time_of_the_request(at: str) -> None:
+def test_filter_uses_the_time_of_the_request(at: str) -> None:
     record = AuditRecord(event="traffic", at=at, time="2026-03-01T12:00:00.000Z")
     assert not Filter(since=NOON).admits(record)
     assert Filter(until=NOON).admits(record)
 
 
-def test_time_that_is_none_is_when_the_record_was_written() -> None:
+def test_filter_uses_the_record_time_if_the_request_time_is_invalid() -> None:
     record = AuditRecord(event="traffic", at="noonish", time="2026-03-01T12:00:00.000Z")
     assert Filter(since=NOON).admits(record)

@@ -1,4 +1,4 @@
-"""Lines of the access log as the audit log keeps them: whole, in order, and nobody changes one unnoticed."""
+"""Access log lines in the audit log: complete, in order, and protected against unnoticed changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOWHERE = AccessPosition("", 0)
 
 
 class Kept:
-    """An audit log that takes lines over, five a time, in files of about 200 bytes."""
+    """An audit log that takes over access lines, five at a time, in files of about 200 bytes."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -62,13 +62,13 @@ def kept(tmp_path: Path) -> Kept:
     return kept
 
 
-def test_all_lines_are_there_across_files(kept: Kept) -> None:
+def test_all_access_lines_are_kept_across_traffic_files(kept: Kept) -> None:
     assert kept.paths == [f"/{number}" for number in range(40)]
     assert verify_log(kept.directory).requests == 40
     assert max(each.stat().st_mode & 0o777 for each in kept.directory.glob("traffic-*")) == 0o600
 
 
-def test_one_record_stands_for_all_lines_that_were_read_at_once(kept: Kept) -> None:
+def test_one_record_covers_all_access_lines_of_a_batch(kept: Kept) -> None:
     before = verify_log(kept.directory).state.count
     kept.take(40, 1000)
     assert verify_log(kept.directory).state.count - before <= 4, "the lines, the decision, and checkpoints"
@@ -110,22 +110,22 @@ TAMPERED = {
 
 
 @pytest.mark.parametrize("how", list(TAMPERED))
-def test_what_was_touched_is_found(kept: Kept, how: str) -> None:
+def test_changed_traffic_files_are_detected(kept: Kept, how: str) -> None:
     touch, message = TAMPERED[how]
     touch(kept)
     with pytest.raises(AuditLogError, match=message):
         verify_log(kept.directory)
 
 
-def test_record_that_names_other_bytes_is_a_broken_chain(kept: Kept) -> None:
-    """To point elsewhere one has to write the chain anew, which needs its key."""
+def test_record_changed_to_name_other_bytes_is_detected(kept: Kept) -> None:
+    """Pointing a record elsewhere requires writing the chain anew, which needs its key."""
     kept.path.write_bytes(kept.path.read_bytes().replace(b'"offset":0,"size"', b'"offset":1,"size"', 1))
     with pytest.raises(AuditLogError, match=r"other bytes|does not continue|does not follow"):
         verify_log(kept.directory)
 
 
 @pytest.mark.parametrize("left", [b"x", b'{"path":"/torn', b'{"path":"/whole"}\n' * 9])
-def test_what_a_crash_left_before_its_record_is_cut_off(kept: Kept, left: bytes) -> None:
+def test_lines_left_by_a_crash_without_a_record_are_cut_off(kept: Kept, left: bytes) -> None:
     last = max(kept.directory.glob("traffic-*.jsonl"))
     last.write_bytes(last.read_bytes() + left)
     verify_log(kept.directory)
@@ -135,7 +135,7 @@ def test_what_a_crash_left_before_its_record_is_cut_off(kept: Kept, left: bytes)
     assert verify_log(kept.directory).requests == 50
 
 
-def test_end_that_was_removed_stops_the_writer(kept: Kept) -> None:
+def test_writer_refuses_traffic_files_whose_end_was_removed(kept: Kept) -> None:
     last = max(kept.directory.glob("traffic-*.jsonl"))
     last.write_bytes(last.read_bytes()[:-5])
     with pytest.raises(AuditLogError, match=r"bytes, and"):
@@ -145,7 +145,7 @@ def test_end_that_was_removed_stops_the_writer(kept: Kept) -> None:
         kept.take(40)
 
 
-def test_disk_without_space_keeps_nothing(tmp_path: Path) -> None:
+def test_full_disk_leaves_no_partial_batch(tmp_path: Path) -> None:
     class FullDisk(Disk):
         def write(self, descriptor: int, data: bytes) -> int:
             return super().write(descriptor, data[: len(data) // 2])
@@ -157,12 +157,12 @@ def test_disk_without_space_keeps_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, MAX_TRAFFIC_BYTES + 1])
-def test_batches_are_bounded(tmp_path: Path, size: int) -> None:
+def test_empty_and_oversized_batches_are_refused(tmp_path: Path, size: int) -> None:
     with pytest.raises(AuditLogError, match="at once"):
         TrafficWriter(tmp_path, Disk()).append(b"x" * size, "digest", after=None)
 
 
-def test_what_a_record_claims_is_bounded(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_that_claims_an_oversized_batch_is_refused(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_traffic, "MAX_TRAFFIC_BYTES", 10)
     with pytest.raises(AuditLogError, match="no writer left it so"):
         verify_log(kept.directory)

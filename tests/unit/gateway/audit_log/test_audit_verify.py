@@ -1,4 +1,4 @@
-"""Whatever is done to an audit log's files is found, and the message names the place."""
+"""Verification finds any damage to the files of an audit log, and its message names the place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ RECORDS = 40
 
 
 def write_log(directory: Path, records: int = RECORDS) -> None:
-    """A log of several segments, the first compressed, whose current one has a few unsigned records."""
+    """Write a log of several segments.
+
+    The first one is compressed; the current one has a few unsigned records.
+    """
     log = AuditLog(directory / CURRENT, limits=AuditLogLimits(checkpoint_records=5, segment_bytes=3500))
     for number in range(records):
         log.append(AuditRecord(event="decision", path=f"/{number}", decision="allow", status=200))
@@ -45,12 +48,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def log(written: Path, tmp_path: Path) -> Path:
-    """A copy to do harm to."""
+    """A copy of the log that the test may damage."""
     return shutil.copytree(written, tmp_path / "audit")
 
 
 def edit(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Path], None]:
-    """Change the lines of the current segment."""
+    """Return a function that changes the lines of the current segment."""
 
     def do(directory: Path) -> None:
         path = directory / CURRENT
@@ -60,7 +63,7 @@ def edit(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Path], None]
 
 
 def edit_closed(number: int, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    """Change a closed segment, compressed or not."""
+    """Return a function that changes a closed segment, compressed or not."""
 
     def do(directory: Path) -> None:
         segment = segments(directory)[number]
@@ -107,7 +110,7 @@ def rename_closed(directory: Path) -> None:
 
 
 def other_log(directory: Path) -> None:
-    """Another log of another key, whole in itself, but with this one's public key and kept checkpoint."""
+    """Replace the log by an intact one with another key, but keep the public key and stored checkpoint."""
     kept = {name: (directory / name).read_bytes() for name in (VERIFICATION_KEY, CHECKPOINT)}
     shutil.rmtree(directory)
     write_log(directory)
@@ -116,7 +119,10 @@ def other_log(directory: Path) -> None:
 
 
 def forged_with_the_same_key(directory: Path) -> None:
-    """Whoever has the key writes everything anew: only a checkpoint kept before shows it."""
+    """Rewrite the whole log with the real key.
+
+    Only the checkpoint stored before reveals the forgery.
+    """
     key, kept = ((directory / name).read_bytes() for name in (SIGNING_KEY, CHECKPOINT))
     shutil.rmtree(directory)
     directory.mkdir(mode=0o700)
@@ -161,7 +167,7 @@ HARM = [
 ]
 
 
-def test_untouched_log_is_whole(log: Path) -> None:
+def test_unchanged_log_is_verified(log: Path) -> None:
     proved = verify_log(log)
     assert proved.state.count > RECORDS
     assert proved.unsigned == 1
@@ -172,14 +178,14 @@ def test_untouched_log_is_whole(log: Path) -> None:
 
 
 @pytest.mark.parametrize(("harm", "told"), HARM)
-def test_harm_is_found(log: Path, harm: Callable[[Path], object], told: str) -> None:
+def test_every_kind_of_tampering_is_detected(log: Path, harm: Callable[[Path], object], told: str) -> None:
     harm(log)
     with pytest.raises(AuditLogError, match=told):
         verify_log(log)
 
 
-def test_every_single_line_counts(log: Path) -> None:
-    """Removing any one line of the current segment but the unsigned last one is found."""
+def test_removal_of_any_single_line_is_detected(log: Path) -> None:
+    """Removing any one line of the current segment is detected, except the unsigned last one."""
     lines = (log / CURRENT).read_bytes().splitlines(keepends=True)
     for number in range(len(lines) - 1):
         (log / CURRENT).write_bytes(b"".join(lines[:number] + lines[number + 1 :]))
@@ -187,19 +193,19 @@ def test_every_single_line_counts(log: Path) -> None:
             verify_log(log)
 
 
-def test_last_record_is_not_vouched_for_and_that_is_told(log: Path) -> None:
+def test_removal_of_the_unsigned_last_record_is_not_detected(log: Path) -> None:
     lines = (log / CURRENT).read_bytes().splitlines(keepends=True)
     (log / CURRENT).write_bytes(b"".join(lines[:-1]))
     assert verify_log(log).unsigned == 0
 
 
-def test_line_that_is_being_written_is_no_fault(log: Path) -> None:
+def test_incomplete_last_line_is_reported_but_accepted(log: Path) -> None:
     with (log / CURRENT).open("ab") as file:
         file.write(b'{"event":"dec')
     assert verify_log(log).cut_short == 13
 
 
-def test_checkpoint_kept_elsewhere_shows_an_end_cut_off_with_everything_beside_the_log(log: Path) -> None:
+def test_checkpoint_kept_elsewhere_detects_a_truncation_that_also_removed_the_checkpoint(log: Path) -> None:
     kept = log.parent / "kept.json"
     shutil.copy(log / CHECKPOINT, kept)
     edit(lambda lines: lines[:-2])(log)
@@ -209,7 +215,7 @@ def test_checkpoint_kept_elsewhere_shows_an_end_cut_off_with_everything_beside_t
         verify_log(log, checkpoints=[kept])
 
 
-def test_pinned_key_is_the_one_that_counts(log: Path, tmp_path: Path) -> None:
+def test_pinned_key_detects_a_completely_replaced_log(log: Path, tmp_path: Path) -> None:
     """An attacker replaces log, key and checkpoint alike."""
     good = VerificationKey.read(log / VERIFICATION_KEY).id
     mine = shutil.copy(log / VERIFICATION_KEY, tmp_path / "pinned.pem")
@@ -224,7 +230,7 @@ def test_pinned_key_is_the_one_that_counts(log: Path, tmp_path: Path) -> None:
         verify_log(log, key=Path(mine))
 
 
-def test_what_is_no_log_is_told(tmp_path: Path) -> None:
+def test_directory_without_a_log_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SluiceError, match="cannot read"):
         verify_log(tmp_path)
     (tmp_path / VERIFICATION_KEY).write_bytes(b"not a key")

@@ -32,7 +32,7 @@ def record(number: int, **fields: str) -> AuditRecord:
 
 
 class SlowDisk(Disk):
-    """Writes when it is let; says when somebody waits for it."""
+    """A disk that blocks writes until the test allows them, and signals when a write is waiting."""
 
     def __init__(self) -> None:
         self.let = threading.Event()
@@ -62,7 +62,7 @@ async def writing(home: Home, disk: Disk | None = None, limit: int = 100) -> Asy
 
 @contextlib.contextmanager
 def locked_by_another_process(home: Home) -> Iterator[None]:
-    """The lock of the log, held through another open file, as another process would."""
+    """Hold the log's lock through another open file, as another process would."""
     descriptor = os.open(audit_file(home).with_name(LOCK), os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
@@ -77,7 +77,7 @@ def written(home: Home) -> list[str]:
     return [each["request_id"] for each in lines if each["event"] == "decision"]
 
 
-async def test_record_is_in_the_log_when_append_returns_and_they_keep_their_order(tmp_path: Path) -> None:
+async def test_records_are_written_in_order_before_append_returns(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     async with writing(home, limit=1000) as writer:
         await writer.append(record(0))
@@ -88,7 +88,7 @@ async def test_record_is_in_the_log_when_append_returns_and_they_keep_their_orde
     assert verify_log(audit_file(home).parent).state.count >= 901
 
 
-async def test_held_lock_keeps_the_loop_free_and_the_record_waits(tmp_path: Path) -> None:
+async def test_held_lock_delays_the_record_without_blocking_the_event_loop(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     async with writing(home) as writer:
         with locked_by_another_process(home):
@@ -103,7 +103,7 @@ async def test_held_lock_keeps_the_loop_free_and_the_record_waits(tmp_path: Path
         assert written(home) == ["r-1"]
 
 
-async def test_slow_disk_keeps_the_loop_free(tmp_path: Path) -> None:
+async def test_slow_disk_does_not_block_the_event_loop(tmp_path: Path) -> None:
     home, disk = Home.at(tmp_path).create(), SlowDisk()
     async with writing(home, disk) as writer:
         disk.let.clear()
@@ -121,7 +121,7 @@ async def test_slow_disk_keeps_the_loop_free(tmp_path: Path) -> None:
         assert written(home) == [f"r-{number}" for number in range(1, 50)]
 
 
-async def test_full_disk_refuses_everybody_who_waits_and_nobody_later(tmp_path: Path) -> None:
+async def test_full_disk_fails_all_waiting_records_and_no_later_ones(tmp_path: Path) -> None:
     home, disk = Home.at(tmp_path).create(), SlowDisk()
     async with writing(home, disk) as writer:
         disk.broken = True
@@ -134,7 +134,7 @@ async def test_full_disk_refuses_everybody_who_waits_and_nobody_later(tmp_path: 
         assert written(home) == ["r-99"]
 
 
-async def test_record_that_can_never_be_written_takes_no_other_with_it(tmp_path: Path) -> None:
+async def test_oversized_record_fails_alone(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     async with writing(home) as writer:
         fields = ("reason", "path", "principal", "method", "address", "credential", "operation", "kind")
@@ -146,7 +146,7 @@ async def test_record_that_can_never_be_written_takes_no_other_with_it(tmp_path:
         assert written(home) == ["r-0", "r-2"]
 
 
-async def test_too_many_that_wait_are_refused_at_once(tmp_path: Path) -> None:
+async def test_records_beyond_the_queue_limit_are_refused_immediately(tmp_path: Path) -> None:
     home, disk = Home.at(tmp_path).create(), SlowDisk()
     async with writing(home, disk, limit=3) as writer:
         disk.let.clear()
@@ -162,7 +162,7 @@ async def test_too_many_that_wait_are_refused_at_once(tmp_path: Path) -> None:
         assert written(home) == ["r-0", "r-1", "r-2", "r-3"]
 
 
-async def test_whoever_goes_away_leaves_the_others_alone(tmp_path: Path) -> None:
+async def test_cancelled_append_does_not_affect_other_records(tmp_path: Path) -> None:
     home, disk = Home.at(tmp_path).create(), SlowDisk()
     async with writing(home, disk) as writer:
         disk.let.clear()
@@ -175,7 +175,7 @@ async def test_whoever_goes_away_leaves_the_others_alone(tmp_path: Path) -> None
         assert written(home) == ["r-1", "r-2"]
 
 
-def test_use_of_a_token_is_noted_without_the_disk_and_flushed_beside(tmp_path: Path) -> None:
+def test_token_use_is_held_in_memory_until_it_is_flushed(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     now = 1000.0
     use = TokensLastUsed(home, lambda: now)

@@ -1,4 +1,4 @@
-"""An audit log whose key is in a token that can be made to fail: nothing counts that it has not signed when it must."""
+"""An audit log whose key is in a token that can fail: what must be signed counts only once signed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def private_keys(token: FakeToken) -> list[str]:
     return [each[Attribute.LABEL] for each in token.objects if each[Attribute.CLASS] is ObjectClass.PRIVATE_KEY]
 
 
-def test_log_begins_and_goes_on_with_a_key_in_the_token(
+def test_log_is_created_and_continued_with_a_key_in_the_token(
     path: Path, in_token: KeyInToken, token: FakeToken, place: TokenUri
 ) -> None:
     for number in range(2):
@@ -116,7 +116,7 @@ def test_key_whose_reference_cannot_be_written_is_removed(
     assert private_keys(token) == ["audit log"]
 
 
-def test_log_that_has_begun_keeps_its_key(path: Path, in_token: KeyInToken, token: FakeToken) -> None:
+def test_log_created_with_a_key_file_keeps_that_key(path: Path, in_token: KeyInToken, token: FakeToken) -> None:
     AuditLog(path).close()
     with contextlib.closing(AuditLog(path, key_in=in_token)) as log:
         log.event("test.done", "local:ada")

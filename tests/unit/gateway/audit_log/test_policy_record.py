@@ -1,4 +1,4 @@
-"""Every change of the policy is on record before anything is decided by it."""
+"""Every policy change is recorded before the new policy decides anything."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_loading_and_changes_are_recorded_once_each(world: World) -> None:
+def test_policy_load_and_change_are_recorded_once_each(world: World) -> None:
     for _ in range(3):
         world.policy.get()
     world.write(POLICY + "\n# changed\n")
@@ -56,14 +56,14 @@ def test_loading_and_changes_are_recorded_once_each(world: World) -> None:
     assert second["before"] == first["sha256"] != second["sha256"]
 
 
-def test_file_that_was_only_touched_is_no_change(world: World) -> None:
+def test_policy_file_with_a_new_time_only_is_not_recorded_as_changed(world: World) -> None:
     world.policy.get()
     os.utime(world.file, ns=(1, 1))
     world.policy.get()
     assert len(world.acts) == 1
 
 
-def test_bad_policy_is_recorded_with_the_reason_and_so_is_the_way_back(world: World) -> None:
+def test_invalid_policy_and_its_correction_are_recorded(world: World) -> None:
     good = world.policy.get()
     world.write("version = 1\nnonsense = true\n")
     assert world.policy.get() is good

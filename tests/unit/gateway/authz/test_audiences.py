@@ -1,4 +1,4 @@
-"""Tokens of jobs: whom they may be for."""
+"""Tokens of jobs: which audiences they may have."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ jobs = ["nightly-*"]
 """
 
 
-def test_without_rules_there_is_no_token() -> None:
+def test_a_policy_without_audience_rules_denies_every_audience() -> None:
     assert ruling("", "vault") == AudienceRuling(False, "no rule gives it 'vault'")
 
 
-def test_every_audience_of_a_token_must_be_given() -> None:
+def test_every_audience_of_a_token_must_be_allowed() -> None:
     assert ruling(RULES, "vault") == AudienceRuling(True, "audiences[1] allows it")
     assert ruling(RULES, "billing", "vault") == AudienceRuling(True, "audiences[2], audiences[1] allows it")
     assert not ruling(RULES, "vault", "payroll").allowed
@@ -48,7 +48,7 @@ def test_every_audience_of_a_token_must_be_given() -> None:
 
 
 @pytest.mark.parametrize("audience", ["Vault", "vault ", "vaul", "vault.example.com", "sts.amazonaws.com/", "*", ""])
-def test_an_audience_is_compared_as_a_whole(audience: str) -> None:
+def test_an_audience_must_match_exactly(audience: str) -> None:
     assert not ruling(RULES, audience).allowed
 
 
@@ -60,7 +60,7 @@ def test_an_audience_is_compared_as_a_whole(audience: str) -> None:
         (EgressSubject("1" * 32, "report", "Ada"), False),
     ],
 )
-def test_a_rule_is_for_whom_it_names(subject: EgressSubject, *, allowed: bool) -> None:
+def test_an_audience_rule_applies_only_to_its_users(subject: EgressSubject, *, allowed: bool) -> None:
     assert ruling(RULES, "vault", subject=subject).allowed is allowed
 
 
@@ -78,7 +78,7 @@ def test_a_rule_is_for_whom_it_names(subject: EgressSubject, *, allowed: bool) -
         ('audience = ["a"]\nusers = ["*"]\nlifetime = 5', "lifetime"),
     ],
 )
-def test_errors_say_what_is_wrong(rule: str, complaint: str) -> None:
+def test_an_invalid_audience_rule_is_refused_with_a_reason(rule: str, complaint: str) -> None:
     with pytest.raises(PolicyError) as error:
         policy(f"[[audiences]]\n{rule}")
     assert complaint in str(error.value)

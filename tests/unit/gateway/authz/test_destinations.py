@@ -1,4 +1,4 @@
-"""Spellings of destinations: one that everybody reads alike, or none."""
+"""Destinations: accepted only in spellings that every reader understands alike."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sluice.gateway.authz.destinations import (
         ("localhost:80", "localhost", 80),
     ],
 )
-def test_an_authority_has_one_reading(text: str, host: str, port: int) -> None:
+def test_an_authority_is_parsed_into_a_normalized_host_and_port(text: str, host: str, port: int) -> None:
     wanted = parse_authority(text)
     assert (str(wanted.host), wanted.port) == (host, port)
 
@@ -84,12 +84,12 @@ def test_an_authority_has_one_reading(text: str, host: str, port: int) -> None:
         f"{'a.' * 130}example:80",
     ],
 )
-def test_other_spellings_are_refused(text: str) -> None:
+def test_an_ambiguous_or_malformed_authority_is_refused(text: str) -> None:
     with pytest.raises(UnclearDestination):
         parse_authority(text)
 
 
-def test_a_host_without_brackets() -> None:
+def test_an_ipv6_host_is_parsed_without_brackets_only() -> None:
     assert parse_host("::1") == ipaddress.ip_address("::1")
     with pytest.raises(UnclearDestination):
         parse_host("[::1]")
@@ -121,7 +121,7 @@ def test_a_host_without_brackets() -> None:
         ("127.0.0.0/8:80", ["127.1.2.3:80"], ["128.0.0.1:80"]),
     ],
 )
-def test_a_target_covers(text: str, covered: list[str], others: list[str]) -> None:
+def test_a_target_covers_only_matching_destinations(text: str, covered: list[str], others: list[str]) -> None:
     target = parse_target(text)
     assert [each for each in covered if not target.covers(parse_authority(each))] == []
     assert [each for each in others if target.covers(parse_authority(each))] == []
@@ -147,12 +147,12 @@ def test_a_target_covers(text: str, covered: list[str], others: list[str]) -> No
         "0177.0.0.1:80",
     ],
 )
-def test_unclear_targets_are_refused(text: str) -> None:
+def test_an_ambiguous_target_is_refused(text: str) -> None:
     with pytest.raises(UnclearDestination):
         parse_target(text)
 
 
-def test_networks() -> None:
+def test_a_network_is_parsed_and_a_name_is_refused() -> None:
     assert str(parse_network("10.0.0.0/8")) == "10.0.0.0/8"
     with pytest.raises(UnclearDestination):
         parse_network("example.com")

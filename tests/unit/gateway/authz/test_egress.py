@@ -1,4 +1,4 @@
-"""The way out: what jobs may reach, and where names may lead."""
+"""Egress rules: which destinations jobs may reach, and to which addresses names may resolve."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_without_rules_nothing_is_allowed() -> None:
         ('users = ["bob"]\njobs = ["nightly-*"]', False),
     ],
 )
-def test_whom_a_rule_is_for(grantees: str, *, allowed: bool) -> None:
+def test_an_egress_rule_applies_only_to_its_users_roles_groups_and_jobs(grantees: str, *, allowed: bool) -> None:
     assert ruling(f'to = ["api.example.com:443"]\n{grantees}').allowed is allowed
 
 
-def test_a_rule_for_others_grants_nothing() -> None:
+def test_an_egress_rule_for_other_users_grants_nothing() -> None:
     assert not ruling('to = ["*.example.com:443"]\nroles = ["submitter"]', subject=BOB).allowed
 
 
@@ -78,7 +78,7 @@ def test_a_ruling_names_the_rule() -> None:
 @pytest.mark.parametrize(
     "host", ["0x7f000001", "2130706433", "127.1", "0177.0.0.1", "api.example.com.", "bücher.test", ""]
 )
-def test_hostile_spellings_are_unclear(host: str) -> None:
+def test_a_hostile_spelling_of_a_host_is_denied_as_unclear(host: str) -> None:
     found = ruling('to = ["*.example.com:443", "127.0.0.0/8:443"]\nusers = ["*"]', host)
     assert not found.allowed
     assert found.reason.startswith("unclear destination")
@@ -135,7 +135,7 @@ SPECIAL = (
         ('to = ["api.example.com:443"]\naddresses = ["0.0.0.0/0", "::/0"]', PUBLIC),
     ],
 )
-def test_where_a_name_may_lead(rule: str, admitted: tuple[str, ...]) -> None:
+def test_an_allowed_name_may_resolve_only_to_the_addresses_of_its_rule(rule: str, admitted: tuple[str, ...]) -> None:
     found = ruling(f'{rule}\nusers = ["*"]')
     assert found.allowed
     assert [each for each in (*PUBLIC, *PRIVATE, *SPECIAL) if found.admits(ipaddress.ip_address(each))] == [
@@ -143,19 +143,19 @@ def test_where_a_name_may_lead(rule: str, admitted: tuple[str, ...]) -> None:
     ]
 
 
-def test_of_resolved_addresses_only_the_admitted_ones_are_used() -> None:
+def test_only_admitted_addresses_of_a_resolved_name_are_used() -> None:
     found = ruling('to = ["*.example.com:443"]\nusers = ["*"]')
     resolved = ["127.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "no address", "93.184.216.34", "93.184.216.34"]
     assert [str(each) for each in found.allowed_addresses(resolved)] == ["93.184.216.34"]
 
 
-def test_a_name_is_not_admitted_because_its_address_is_allowed_elsewhere() -> None:
+def test_a_rule_for_an_address_does_not_allow_a_name_that_resolves_to_it() -> None:
     rules = 'to = ["*.example.com:443", "10.0.0.0/8:443"]\nusers = ["*"]'
     assert not ruling(rules).admits(ipaddress.ip_address("10.0.0.1"))
     assert ruling(rules, "10.0.0.1").admits(ipaddress.ip_address("10.0.0.1"))
 
 
-def test_an_address_must_be_written_out() -> None:
+def test_an_address_is_allowed_only_by_a_rule_that_names_it() -> None:
     assert not ruling('to = ["api.example.com:443"]\nusers = ["*"]', "93.184.216.34").allowed
     assert ruling('to = ["93.184.216.34:443"]\nusers = ["*"]', "93.184.216.34").allowed
 
@@ -164,11 +164,11 @@ def test_an_address_must_be_written_out() -> None:
     ("rule", "port", "protocol"),
     [("", 443, "tls"), ("", 5432, "auto"), ('protocol = "tcp"', 443, "tcp"), ('protocol = "tls"', 5432, "tls")],
 )
-def test_what_may_be_spoken(rule: str, port: int, protocol: str) -> None:
+def test_the_protocol_follows_from_the_rule_or_the_port(rule: str, port: int, protocol: str) -> None:
     assert ruling(f'to = ["api.example.com:*"]\nusers = ["*"]\n{rule}', port=port).protocol == protocol
 
 
-def test_a_resolver_tells_names_of_rules_only() -> None:
+def test_names_are_resolved_only_if_a_rule_allows_them() -> None:
     rules = policy('[[egress]]\nto = ["*.example.com:443"]\nusers = ["ada"]').egress_rules
     assert rules.decide_any_port(ADA, "API.example.com").allowed
     assert not rules.decide_any_port(BOB, "api.example.com").allowed
@@ -194,13 +194,13 @@ def test_a_resolver_tells_names_of_rules_only() -> None:
         ('to = ["api.example.com:443"]\nusers = ["*"]\nport = 443', "port"),
     ],
 )
-def test_errors_say_what_is_wrong(rule: str, complaint: str) -> None:
+def test_an_invalid_egress_rule_is_refused_with_a_reason(rule: str, complaint: str) -> None:
     with pytest.raises(PolicyError) as error:
         policy(f"[[egress]]\n{rule}")
     assert complaint in str(error.value)
 
 
-def test_the_blocks_of_addresses() -> None:
+def test_addresses_are_classified_as_public_private_or_special() -> None:
     reaches = {each: block_of(ipaddress.ip_address(each))[1] for each in (*PUBLIC, *PRIVATE[:-1], *SPECIAL)}
     assert {reaches[each] for each in PUBLIC} == {Reach.PUBLIC}
     assert {reaches[each] for each in PRIVATE[:-1]} == {Reach.PRIVATE}

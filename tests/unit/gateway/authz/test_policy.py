@@ -1,4 +1,4 @@
-"""The default policy as a table: what is not in it is denied. And what a policy means."""
+"""The default policy as a table that denies everything not in it, and the meaning of policies."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ def someone(*roles: str, scopes: tuple[str, ...] = ()) -> Principal:
 
 @pytest.mark.parametrize("role", [V, S, A])
 @pytest.mark.parametrize("operation", sorted(TABLE))
-def test_role_and_operation(role: AccessRole, operation: str) -> None:
+def test_the_default_policy_decides_each_operation_as_in_the_table(role: AccessRole, operation: str) -> None:
     assert DEFAULT.rule(someone(role), operation).verdict is TABLE[operation][[V, S, A].index(role)]
 
 
-def test_what_is_granted_is_told_as_it_is_decided() -> None:
+def test_granted_lists_the_operations_that_the_policy_allows() -> None:
     assert DEFAULT.granted(someone(A)).keys() == OPERATIONS
     submitter = DEFAULT.granted(someone(S))
     assert submitter["jobs.cancel"] == "own"
@@ -108,7 +108,7 @@ def test_what_is_granted_is_told_as_it_is_decided() -> None:
     assert DEFAULT.granted(someone()) == {}
 
 
-def test_who_keeps_secrets_stores_and_grants_them_and_no_more() -> None:
+def test_the_secret_keeper_role_only_manages_secrets() -> None:
     granted = DEFAULT.granted(someone("secret-keeper"))
     assert granted.keys() >= {"secrets.list", "secrets.put", "secrets.remove", "secrets.grant"}
     assert not granted.keys() & {"secrets.rotate", "jobs.submit", "jobs.list", "jobs.logs", "audit_log.search"}
@@ -129,7 +129,7 @@ def test_unknown_operation_is_denied_to_everybody(role: AccessRole, operation: s
 
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 @pytest.mark.parametrize("roles", [(), ("unheard-of",), ("*",)])
-def test_nobody_without_a_known_role_may_do_anything(roles: tuple[str, ...], operation: str) -> None:
+def test_a_principal_without_a_known_role_is_denied_everything(roles: tuple[str, ...], operation: str) -> None:
     assert DEFAULT.rule(someone(*roles), operation).verdict is DENY
 
 
@@ -157,7 +157,7 @@ def test_scopes_narrow_and_never_widen() -> None:
     assert RULES.rule(someone("reader", scopes=("*",)), "a.write").verdict is DENY
 
 
-def test_roles_come_from_the_name_the_groups_and_the_default_each_once() -> None:
+def test_roles_are_collected_from_name_groups_and_default_without_duplicates() -> None:
     assert RULES.roles_of("ada", ["core", "nobody-knows", "staff"]) == ("owner", "writer", "reader")
     assert RULES.roles_of("eve", []) == ("reader",)
 
@@ -174,13 +174,13 @@ def test_roles_come_from_the_name_the_groups_and_the_default_each_once() -> None
         pytest.param((), None, id="no role"),
     ],
 )
-def test_the_sole_role(roles: tuple[str, ...], sole: str | None) -> None:
+def test_the_sole_role_is_one_that_grants_as_much_as_all_roles(roles: tuple[str, ...], sole: str | None) -> None:
     assert RULES.sole_role(roles) == sole
 
 
 @given(st.lists(st.sampled_from(["reader", "writer", "owner", "suspended"]), max_size=4))
-def test_what_the_sole_role_is_granted_is_what_the_policy_allows(roles: list[str]) -> None:
-    """A proxy that decides by the sole role never differs from the policy, and REST learns of owners what it says."""
+def test_the_sole_role_grants_exactly_what_all_roles_grant(roles: list[str]) -> None:
+    """A proxy that decides by the sole role agrees with the policy; REST gets the same limits on owners."""
     policy = dataclasses.replace(
         RULES,
         operations=OPERATIONS,
@@ -209,7 +209,7 @@ allow = ["*.read", "jobs.list"]
 """
 
 
-def test_policy_of_tenants_who_see_their_own_jobs_alone() -> None:
+def test_a_tenant_policy_limits_users_to_their_own_jobs() -> None:
     policy = parse(TENANT, OPERATIONS)
     for operation in sorted(OWNED_OPERATIONS):
         assert policy.rule(someone("tenant"), operation).verdict is OWN
@@ -220,8 +220,8 @@ def test_policy_of_tenants_who_see_their_own_jobs_alone() -> None:
     assert policy.rule(someone("viewer"), "jobs.read").verdict is ALLOW
 
 
-def test_by_default_whoever_submits_gets_nothing_that_belongs_to_others() -> None:
-    """What a submitter may do to all there is tells nothing of anybody's jobs, and viewers and operators see all."""
+def test_the_default_submitter_role_grants_nothing_on_jobs_of_others() -> None:
+    """The unrestricted operations of a submitter reveal no jobs; viewers and operators see all of them."""
     beyond = DEFAULT.role_grants()[S]
     assert beyond == {"overview.read", "leader.read", "config.read", "openapi.read", "jobs.submit", "connect.use"}
     assert DEFAULT.operations_by_role()[S] - beyond == OWNED_OPERATIONS
@@ -230,7 +230,7 @@ def test_by_default_whoever_submits_gets_nothing_that_belongs_to_others() -> Non
     assert reads | {"jobs.cancel"} <= DEFAULT.role_grants()["operator"]
 
 
-def test_the_digest_changes_with_what_a_role_grants_and_with_nothing_else() -> None:
+def test_the_policy_digest_changes_only_with_the_grants_of_roles() -> None:
     """A proxy uses it to tell the access tokens of this policy from those of another one."""
     same = parse(DEFAULT_POLICY.read_bytes().replace(b"may do everything", b"all of it"), OPERATIONS)
     wider = parse(DEFAULT_POLICY.read_bytes().replace(b'"jobs.submit",', b'"jobs.submit", "jobs.logs",'), OPERATIONS)
@@ -252,10 +252,10 @@ def test_the_digest_changes_with_what_a_role_grants_and_with_nothing_else() -> N
         ("jobs.list", "jobs.lists", False),
     ],
 )
-def test_patterns(pattern: str, operation: str, matched: bool) -> None:
+def test_an_operation_pattern_matches_whole_segments(pattern: str, operation: str, matched: bool) -> None:
     assert matches(pattern, operation) is matched
 
 
 @pytest.mark.parametrize("text", ["", "jobs", "jobs.", ".read", "jobs.l*", "Jobs.*", "jobs.list ", "**", "*.*.", "a b"])
-def test_other_text_is_no_pattern(text: str) -> None:
+def test_a_malformed_operation_pattern_is_not_a_pattern(text: str) -> None:
     assert not is_pattern(text)

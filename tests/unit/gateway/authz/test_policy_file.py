@@ -1,4 +1,4 @@
-"""The policy file: what it means, and what its errors say."""
+"""The policy file: its meaning and its error messages."""
 
 from __future__ import annotations
 
@@ -78,15 +78,15 @@ def test_an_error_names_the_line_and_the_nearest_name(text: str, message: str) -
         parse(text.encode("utf-8", "surrogateescape"), OPERATIONS)
 
 
-def test_many_roles_that_include_each_other_are_read_once_each() -> None:
-    """Each level includes both of the level below: resolving them anew each time would take for ever."""
+def test_deeply_nested_role_includes_are_resolved_once_each() -> None:
+    """Each level includes both roles of the level below: resolving them anew each time would never end."""
     lines = ["version = 1", "[roles.a0]", "[roles.b0]"]
     for level in range(1, 40):
         lines += [f"[roles.{side}{level}]\nincludes = ['a{level - 1}', 'b{level - 1}']" for side in "ab"]
     assert len(parse("\n".join(lines).encode(), OPERATIONS).roles) == 80
 
 
-def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
+def test_a_policy_file_writable_by_others_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(GOOD)
     path.chmod(0o664)
@@ -94,7 +94,7 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
         read_policy(path, OPERATIONS)
 
 
-def test_a_home_without_a_policy_has_the_default_one(tmp_path: Path) -> None:
+def test_a_home_without_a_policy_file_uses_the_default_policy(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     assert policy_file(home) == DEFAULT_POLICY
     own = home.gateway / "policy.toml"
@@ -103,12 +103,12 @@ def test_a_home_without_a_policy_has_the_default_one(tmp_path: Path) -> None:
     assert policy_file(home, "/elsewhere.toml") == Path("/elsewhere.toml")
 
 
-def test_a_configured_file_that_is_missing_is_no_default(tmp_path: Path) -> None:
+def test_a_missing_configured_policy_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="cannot read"):
         PolicyFile(lambda: tmp_path / "policy.toml", lambda: OPERATIONS).get()
 
 
-def test_a_change_counts_at_once_and_a_bad_one_is_told_and_not_used(
+def test_a_policy_change_applies_immediately_and_an_invalid_one_is_logged_and_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "policy.toml"

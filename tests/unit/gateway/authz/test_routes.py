@@ -1,4 +1,4 @@
-"""One request, one route: hostile spellings, ambiguous lists, and every published route has an operation."""
+"""A request matches at most one route: hostile spellings, ambiguous route lists, granted operations."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TABLE = RouteTable(ROUTES)
         ("GET", "/v1/jobs/" + "a" * 129, None),
     ],
 )
-def test_request_means_exactly_this(method: str, target: str, operation: str | type | None) -> None:
+def test_a_request_matches_exactly_one_route_or_none(method: str, target: str, operation: str | type | None) -> None:
     if operation is UnsafePath:
         with pytest.raises(UnsafePath):
             split_target(target)
@@ -103,13 +103,13 @@ def test_request_means_exactly_this(method: str, target: str, operation: str | t
         "/" + "a/" * 600 + "a",
     ],
 )
-def test_target_with_two_readings_is_unsafe(target: str) -> None:
+def test_an_ambiguous_request_target_is_unsafe(target: str) -> None:
     with pytest.raises(UnsafePath):
         split_target(target)
 
 
 @given(st.text(max_size=60))
-def test_safe_path_has_one_spelling(text: str) -> None:
+def test_a_safe_path_is_in_normal_form(text: str) -> None:
     """What is accepted is its own normal form: no escapes, no empty or dot segments."""
     try:
         path = split_target("/" + text)
@@ -129,7 +129,7 @@ def test_safe_path_has_one_spelling(text: str) -> None:
         ("/v1/{kind}/logs", "/v1/jobs/{id}"),
     ],
 )
-def test_list_in_which_one_request_could_mean_two_routes_is_refused(first: str, second: str) -> None:
+def test_an_ambiguous_route_list_is_refused(first: str, second: str) -> None:
     with pytest.raises(RouteListError, match="the same request"):
         RouteTable([Route("GET", first, "a"), Route("GET", second, "b")])
     RouteTable([Route("GET", first, "a"), Route("POST", second, "b")])
@@ -154,7 +154,7 @@ def test_list_in_which_one_request_could_mean_two_routes_is_refused(first: str, 
         ),
     ],
 )
-def test_malformed_list_is_refused(routes: object) -> None:
+def test_a_malformed_route_list_is_refused(routes: object) -> None:
     with pytest.raises(RouteListError):
         RouteTable.decode(json.dumps(routes).encode())
 
@@ -163,8 +163,8 @@ ADMINS_ALONE = {"shuffle.drain", "secrets.rotate"}
 """What no role but the one that may do everything is granted, on purpose."""
 
 
-def test_every_route_that_rest_publishes_is_granted_by_name_to_some_role_of_the_default_policy() -> None:
-    """`*` alone is no decision about an operation: somebody has to have looked at it."""
+def test_every_rest_route_is_granted_by_name_to_a_role_of_the_default_policy() -> None:
+    """A grant by `*` alone does not count: somebody has to have decided about each operation."""
     table = RouteTable.decode(json.dumps(published_routes()).encode())
     assert table.routes
     policy = read_policy(DEFAULT_POLICY, known_operations(table.routes))

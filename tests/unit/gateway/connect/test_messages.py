@@ -1,4 +1,4 @@
-"""Whose a Spark Connect message is: the authenticated principal's, whatever it says and however it says it."""
+"""A Spark Connect message belongs to the authenticated principal, whatever user it claims."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def request(method: str) -> Any:
     return getattr(proto, REQUESTS[method].name)
 
 
-def test_every_method_of_this_spark_is_known_and_has_its_user_where_we_look() -> None:
+def test_every_spark_connect_method_is_known_with_the_expected_user_field() -> None:
     assert proto.DESCRIPTOR.services_by_name["SparkConnectService"].full_name == SERVICE
     assert sorted(METHODS) == sorted(REQUESTS)
     for descriptor in REQUESTS.values():
@@ -53,7 +53,7 @@ def test_the_claimed_user_is_replaced_and_the_rest_stays(method: str) -> None:
 
 
 def victim(position: int) -> bytes:
-    """Messages that say ``victim`` where one reader or another may find it."""
+    """Return a message that names ``victim`` at a place where some parser may find it."""
     claim = proto.ConfigRequest(user_context=proto.UserContext(user_id="victim")).SerializeToString()
     rest = proto.ConfigRequest(session_id="s", client_type="c").SerializeToString()
     name = proto.ConfigRequest(user_context=proto.UserContext(user_name="victim")).SerializeToString()
@@ -65,7 +65,7 @@ def victim(position: int) -> bytes:
 
 
 @pytest.mark.parametrize("position", range(7))
-def test_no_way_to_say_it_again(position: int) -> None:
+def test_a_repeated_user_field_is_replaced_at_any_position(position: int) -> None:
     bound = bind_user(victim(position), "ada")
     assert b"victim" not in bound
     assert proto.ConfigRequest.FromString(bound).user_context == proto.UserContext(user_id="ada", user_name="ada")
@@ -85,13 +85,13 @@ def test_no_way_to_say_it_again(position: int) -> None:
         pytest.param(b"\x08\x01" * 100_001, id="too many fields"),
     ],
 )
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_a_malformed_message_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedMessage):
         bind_user(data, "ada")
 
 
 @given(st.binary(max_size=200), st.text(min_size=1, max_size=200).filter(lambda name: name.isprintable()))
-def test_whatever_comes_is_refused_or_bound(data: bytes, principal: str) -> None:
+def test_arbitrary_bytes_are_refused_or_bound_to_the_principal(data: bytes, principal: str) -> None:
     try:
         bound = bind_user(data, principal)
     except MalformedMessage:

@@ -1,4 +1,4 @@
-"""Open streams end when their credential does, and no others."""
+"""Open streams end when their credential ends; no others do."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def asserted(name: str, credential: str = "c", kind: CredentialKind = "token") -
 
 
 def session(home: Home, name: str = "ada", token: TokenRecord | None = None) -> SessionRecord:
-    """A session of a browser, as the auth service begins it: with a password, or with an API token."""
+    """Return a browser session as the auth service begins it: with a password, or with an API token."""
     store = SessionStore(home, SessionLimits(CONFIG.session_lifetime, CONFIG.session_idle))
     who = Subject(name, "user")
     if token is not None:
@@ -58,7 +58,7 @@ def session(home: Home, name: str = "ada", token: TokenRecord | None = None) -> 
 
 
 async def opened(streams: OpenStreams, who: Assertion) -> asyncio.Task[str]:
-    """A task that serves a stream until it is cut."""
+    """Start a task that serves a stream until it is cut; return once the stream is open."""
     begun = asyncio.Event()
 
     async def serve() -> str:
@@ -76,7 +76,7 @@ async def opened(streams: OpenStreams, who: Assertion) -> asyncio.Task[str]:
     return task
 
 
-async def test_only_the_streams_of_who_may_not_stay_are_cut() -> None:
+async def test_only_streams_with_invalid_credentials_are_cut() -> None:
     gone: set[str] = set()
 
     async def check(everybody: Holders) -> Holders:
@@ -97,7 +97,7 @@ async def test_only_the_streams_of_who_may_not_stay_are_cut() -> None:
 
 
 @pytest.mark.parametrize("kind", ["user", "session", "pass"])
-def test_whoever_has_something_revoked_may_not_stay(tmp_path: Path, kind: str) -> None:
+def test_a_stream_is_invalid_after_its_user_session_or_access_token_is_revoked(tmp_path: Path, kind: str) -> None:
     home = Home.at(tmp_path).create()
     shown, other = session(home, "eve"), session(home, "ada")
     is_valid = validity_in(home, CONFIG)
@@ -114,7 +114,7 @@ def test_whoever_has_something_revoked_may_not_stay(tmp_path: Path, kind: str) -
 
 
 @pytest.mark.parametrize("kind", ["certificate", "jwt"])
-def test_certificate_and_jwt_stand_until_they_or_their_user_are_revoked(tmp_path: Path, kind: CredentialKind) -> None:
+def test_a_certificate_or_jwt_is_valid_until_it_or_its_user_is_revoked(tmp_path: Path, kind: CredentialKind) -> None:
     home = Home.at(tmp_path).create()
     is_valid = validity_in(home, CONFIG)
     assert is_valid(StreamHolder.of(asserted("eve", "c-1", kind)))
@@ -128,7 +128,7 @@ def test_certificate_and_jwt_stand_until_they_or_their_user_are_revoked(tmp_path
     assert not is_valid(StreamHolder.of(asserted("eve", "c-2", kind)))
 
 
-def test_id_of_a_session_is_never_taken_for_that_of_a_token(tmp_path: Path) -> None:
+def test_a_session_id_is_not_accepted_as_a_token_id_or_vice_versa(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     token, _ = TokenStore(home).create("ada", "submitter", dt.timedelta(hours=1))
     begun = session(home, token=token)
@@ -167,7 +167,7 @@ def _lock_user(home: Home, _: SessionRecord, __: TokenRecord) -> None:
 @pytest.mark.parametrize(
     "end", [_sign_out, _revoke_session, _revoke_token, _revoke_the_id_of_the_token, _forget_token, _lock_user]
 )
-def test_session_of_a_token_ends_with_either(
+def test_a_session_begun_with_a_token_ends_with_the_session_or_the_token(
     tmp_path: Path, end: Callable[[Home, SessionRecord, TokenRecord], None]
 ) -> None:
     home = Home.at(tmp_path).create()
@@ -189,7 +189,9 @@ def test_session_of_a_token_ends_with_either(
         pytest.param(50, 90, False, id="after its token's end"),
     ],
 )
-def test_session_of_a_token_ends_by_itself(tmp_path: Path, lifetime: int, seconds: float, *, stays: bool) -> None:
+def test_a_session_begun_with_a_token_ends_when_idle_or_when_the_token_expires(
+    tmp_path: Path, lifetime: int, seconds: float, *, stays: bool
+) -> None:
     home = Home.at(tmp_path).create()
     token, _ = TokenStore(home).create("ada", "submitter", dt.timedelta(seconds=lifetime))
     begun = session(home, token=token)
@@ -197,7 +199,7 @@ def test_session_of_a_token_ends_by_itself(tmp_path: Path, lifetime: int, second
     assert is_valid(StreamHolder.of(asserted("ada", begun.id, "session"))) is stays
 
 
-async def test_when_nobody_can_tell_the_streams_end() -> None:
+async def test_streams_are_cut_if_their_validity_cannot_be_checked() -> None:
     async def broken(_: Holders) -> Holders:
         raise TokenStoreError("damaged")
 
@@ -207,7 +209,7 @@ async def test_when_nobody_can_tell_the_streams_end() -> None:
     assert await ada == "cut"
 
 
-def test_a_token_stands_until_it_is_revoked_expires_or_is_gone(tmp_path: Path) -> None:
+def test_a_token_is_valid_only_while_known_unexpired_and_not_revoked(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     create_token(home, name="ada", role="submitter", lifetime=dt.timedelta(hours=1))
     (record,) = TokenStore(home).read().records
@@ -225,7 +227,7 @@ def test_a_token_stands_until_it_is_revoked_expires_or_is_gone(tmp_path: Path) -
         is_valid(StreamHolder.of(asserted("ada", old.id)))
 
 
-async def test_a_process_of_the_home_and_one_elsewhere_get_the_same_verdicts(tmp_path: Path) -> None:
+async def test_local_and_remote_validity_checks_agree(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     eve, ada = (StreamHolder.of(asserted(name, session(home, name).id, "session")) for name in ("eve", "ada"))
     Revocations.of(home).revoke(("user", "eve"))
@@ -242,6 +244,6 @@ async def test_a_process_of_the_home_and_one_elsewhere_get_the_same_verdicts(tmp
         pytest.param(msgspec.json.encode([StreamHolder.of(asserted("a"))] * (MAX_CHECKED + 1)), id="too many"),
     ],
 )
-def test_a_malformed_question_is_no_question(tmp_path: Path, asked: bytes) -> None:
+def test_a_malformed_validity_request_is_refused(tmp_path: Path, asked: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         answer(validity_in(Home.at(tmp_path).create(), CONFIG), asked)

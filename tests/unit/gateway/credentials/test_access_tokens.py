@@ -1,4 +1,4 @@
-"""Short-lived access tokens: issued for a principal, verified, and every way in which one is refused."""
+"""Short-lived access tokens: how they are issued, verified and refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def claims_of(text: str) -> dict[str, Any]:
     return claims
 
 
-def test_an_access_token_says_who_and_what_and_how_long(keys: AccessTokenKeys) -> None:
+def test_an_access_token_has_the_claims_of_its_principal_and_its_lifetime(keys: AccessTokenKeys) -> None:
     text, made = issue(ADA, keys, POLICY, now=NOW, csrf="c5rf")
     assert verify(text, keys, now=NOW) == made
     assert made.principal == ADA
@@ -88,7 +88,9 @@ def test_an_access_token_says_who_and_what_and_how_long(keys: AccessTokenKeys) -
         pytest.param(Principal("ada", (), "token", Credential("token", "x")), id="no role"),
     ],
 )
-def test_no_single_role_is_named_where_it_would_decide_wrongly(keys: AccessTokenKeys, principal: Principal) -> None:
+def test_an_access_token_names_no_sole_role_if_it_does_not_decide_alone(
+    keys: AccessTokenKeys, principal: Principal
+) -> None:
     text, _ = issue(principal, keys, POLICY, now=NOW)
     assert claims_of(text).keys().isdisjoint({"role", "all", "own"})
     assert "cty" not in jwt.get_unverified_header(text)
@@ -100,7 +102,7 @@ def test_an_access_token_does_not_outlive_its_credential(keys: AccessTokenKeys) 
     assert made.expires_at == NOW + 10
 
 
-def test_ids_differ(keys: AccessTokenKeys) -> None:
+def test_access_token_ids_are_unique(keys: AccessTokenKeys) -> None:
     assert issue(ADA, keys, POLICY, now=NOW)[1].access_token_id != issue(ADA, keys, POLICY, now=NOW)[1].access_token_id
 
 
@@ -109,7 +111,7 @@ def _b64(data: bytes) -> str:
 
 
 def forged(keys: AccessTokenKeys, **changes: Any) -> str:
-    """An access token with the right signature and other claims."""
+    """Return an access token with changed claims and a correct signature."""
     text, _ = issue(ADA, keys, POLICY, now=NOW)
     claims = {key: value for key, value in {**claims_of(text), **changes}.items() if value is not None}
     key = keys.signing(NOW)
@@ -123,7 +125,7 @@ def unsigned(keys: AccessTokenKeys, alg: str) -> str:
 
 
 def confused(keys: AccessTokenKeys) -> str:
-    """HS256 with the published public key as its secret."""
+    """Return a token signed with HS256, using the published public key as the secret."""
     key = keys.signing(NOW)
     public = key.private.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -147,7 +149,7 @@ def accepted(text: str, keys: AccessTokenKeys) -> bool:
     return True
 
 
-def test_everything_else_is_refused(keys: AccessTokenKeys) -> None:
+def test_hostile_access_tokens_are_refused(keys: AccessTokenKeys) -> None:
     good, _ = issue(ADA, keys, POLICY, now=NOW)
     assert verify(good, keys, now=NOW)
     head, body, signature = good.split(".")
@@ -182,7 +184,7 @@ def test_everything_else_is_refused(keys: AccessTokenKeys) -> None:
     assert [what for what, text in hostile.items() if accepted(text, keys)] == []
 
 
-def test_an_access_token_ends_with_its_time(keys: AccessTokenKeys) -> None:
+def test_an_access_token_expires_after_its_lifetime(keys: AccessTokenKeys) -> None:
     text, made = issue(ADA, keys, POLICY, now=NOW, lifetime=dt.timedelta(seconds=60))
     assert verify(text, keys, now=made.expires_at + 4)
     with pytest.raises(InvalidAccessToken, match="expired"):

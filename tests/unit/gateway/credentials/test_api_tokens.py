@@ -56,7 +56,7 @@ def test_only_a_hash_is_kept() -> None:
     ("seconds", "expected"),
     [(-1.0, None), (0.0, None), (3599.9, None), (3600.0, Refusal.EXPIRED), (1e9, Refusal.EXPIRED)],
 )
-def test_expiry_is_exact(seconds: float, expected: Refusal | None) -> None:
+def test_a_token_expires_exactly_at_its_expiry(seconds: float, expected: Refusal | None) -> None:
     book, _, token = minted()
     if expected is None:
         assert book.authenticate(token, now=NOW + seconds).name == "ada"
@@ -73,7 +73,7 @@ def test_revoked_token_is_refused_and_stays_revoked() -> None:
     assert book.authenticate(token, now=NOW).name == "ada", "a book does not change"
 
 
-def test_unknown_id_cannot_be_revoked_and_a_token_given_as_id_is_not_repeated() -> None:
+def test_revoking_an_unknown_id_is_an_error_that_shows_no_secret() -> None:
     book, _, token = minted()
     with pytest.raises(TokenNotFound) as caught:
         book.revoke(TokenId(token), now=NOW)
@@ -99,19 +99,19 @@ def test_altered_token_is_refused(change: object, expected: Refusal) -> None:
     assert refusal(book, change(token)) is expected
 
 
-def test_secret_of_one_token_does_not_fit_the_id_of_another() -> None:
+def test_a_secret_with_the_id_of_another_token_is_refused() -> None:
     book, first, token = minted()
     book, second, _ = book.mint("eve", AccessRole.ADMIN, ttl=HOUR, now=NOW)
     assert refusal(book, token.replace(first.id, second.id)) is Refusal.UNKNOWN
 
 
-def test_expiry_is_told_only_to_who_knows_the_secret() -> None:
+def test_expiry_is_reported_only_for_the_right_secret() -> None:
     book, record, _ = minted()
     assert refusal(book, f"slc_{record.id}_{'0' * 64}", NOW + 1e6) is Refusal.UNKNOWN
 
 
 @pytest.mark.parametrize("name", ["ada", "ada@example.org", "ci-runner_7", "a" * MAX_NAME_CHARACTERS])
-def test_name_is_accepted(name: str) -> None:
+def test_a_valid_principal_name_is_accepted(name: str) -> None:
     assert minted(name)[1].name == name
 
 
@@ -119,7 +119,7 @@ def test_name_is_accepted(name: str) -> None:
     "name",
     ["", " ", "a b", "-a", "ada\n", "ada\r\nx-sluice-roles: admin", "a,b", "é", "a" * (MAX_NAME_CHARACTERS + 1), "a/b"],
 )
-def test_name_that_could_not_stand_in_a_header_is_refused(name: str) -> None:
+def test_a_principal_name_unfit_for_a_header_is_refused(name: str) -> None:
     with pytest.raises(InvalidTokenRequest, match="cannot be a principal's name"):
         minted(name)
 
@@ -130,7 +130,7 @@ def test_lifetime_out_of_bounds_is_refused(ttl: dt.timedelta) -> None:
         TokenBook().mint("ada", AccessRole.VIEWER, ttl=ttl, now=NOW)
 
 
-def test_book_survives_its_file_format() -> None:
+def test_a_token_book_survives_encoding_and_decoding() -> None:
     book, record, token = minted()
     again = TokenBook.decode(book.revoke(record.id, now=NOW).encode())
     assert again.records == book.revoke(record.id, now=NOW).records
@@ -168,7 +168,7 @@ def test_file_with_the_same_id_twice_is_refused() -> None:
         TokenBook.decode(json.dumps(document).encode())
 
 
-def test_long_dead_tokens_make_room() -> None:
+def test_long_expired_tokens_are_forgotten() -> None:
     book, record, _ = minted()
     kept, _, _ = book.mint("eve", AccessRole.VIEWER, ttl=HOUR, now=NOW + FORGET_AFTER.total_seconds())
     assert record in kept.records
@@ -176,7 +176,7 @@ def test_long_dead_tokens_make_room() -> None:
     assert record not in forgotten.records
 
 
-def test_full_book_is_refused() -> None:
+def test_a_token_beyond_the_maximum_number_is_refused() -> None:
     _, record, _ = minted()
     full = TokenBook(
         TokenRecord(
@@ -188,7 +188,7 @@ def test_full_book_is_refused() -> None:
         full.mint("ada", AccessRole.VIEWER, ttl=HOUR, now=NOW)
 
 
-def test_redaction_leaves_the_id_only() -> None:
+def test_redaction_keeps_only_the_id_of_a_token() -> None:
     _, record, token = minted()
     assert redact(f"/v1/{token}/x") == f"/v1/slc_{record.id}_(secret)/x"
 

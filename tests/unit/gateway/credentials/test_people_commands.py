@@ -78,14 +78,14 @@ def own_policy(home: Path) -> Path:
         (("--as", "bot", "--role", "admin", "--scope", "*.read", "jobs.cancel"), 1, "is for *.read only"),
     ],
 )
-def test_check_explains(home: Path, arguments: tuple[str, ...], code: int, told: str) -> None:
+def test_policy_check_explains_its_decision(home: Path, arguments: tuple[str, ...], code: int, told: str) -> None:
     own_policy(home)
     result = run(policy.app, home, "check", *arguments)
     assert result.exit_code == code
     assert told in result.stdout
 
 
-def test_check_knows_the_roles_of_a_local_user(home: Path) -> None:
+def test_policy_check_uses_the_roles_of_a_local_user(home: Path) -> None:
     UserStore(Home.at(home)).add("ada", PASSWORD, roles=("viewer",), groups=())
     document = json.loads(run(policy.app, home, "check", "--as", "ada", "jobs.list", "--json").stdout)
     assert (document["verdict"], document["role"], document["roles"]) == ("allow", "viewer", ["viewer"])
@@ -97,7 +97,7 @@ def test_check_names_the_nearest_operation(home: Path) -> None:
     assert "did you mean 'jobs.cancel'?" in str(result.exception)
 
 
-def test_a_table_of_expected_decisions(home: Path, tmp_path: Path) -> None:
+def test_policy_test_compares_a_table_of_expected_decisions(home: Path, tmp_path: Path) -> None:
     own_policy(home)
     table = tmp_path / "table.toml"
     table.write_text(TABLE)
@@ -110,13 +110,13 @@ def test_a_table_of_expected_decisions(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "case = 3", "[[case]]\nas = 'a'", TABLE.replace("own", "maybe"), "= ="])
-def test_a_table_with_a_mistake_proves_nothing(home: Path, tmp_path: Path, text: str) -> None:
+def test_policy_test_refuses_a_malformed_table(home: Path, tmp_path: Path, text: str) -> None:
     table = tmp_path / "table.toml"
     table.write_text(text)
     assert isinstance(run(policy.app, home, "test", str(table)).exception, PolicyError)
 
 
-def test_show_prints_what_can_be_used_as_a_file(home: Path) -> None:
+def test_policy_show_prints_the_policy_file(home: Path) -> None:
     shown = run(policy.app, home, "show").stdout
     assert shown == DEFAULT_POLICY.read_text()
     own_policy(home)
@@ -126,7 +126,7 @@ def test_show_prints_what_can_be_used_as_a_file(home: Path) -> None:
     assert document["roles"]["submitter"]["allow_own"] == sorted(OWNED_OPERATIONS)
 
 
-def test_users_are_added_listed_locked_and_removed_and_nothing_shows_a_password(home: Path) -> None:
+def test_users_are_added_listed_locked_and_removed_without_showing_passwords(home: Path) -> None:
     added = run(user.app, home, "add", "ada", "--role", "viewer", "--password-stdin", stdin=PASSWORD + "\n")
     assert added.exit_code == 0, added.output
     assert run(user.app, home, "lock", "ada").exit_code == 0
@@ -156,19 +156,21 @@ def test_users_are_added_listed_locked_and_removed_and_nothing_shows_a_password(
         (("ada",), PASSWORD, UsageError),
     ],
 )
-def test_what_is_no_user_is_refused(home: Path, arguments: tuple[str, ...], stdin: str, error: type[Exception]) -> None:
+def test_an_invalid_new_user_is_refused(
+    home: Path, arguments: tuple[str, ...], stdin: str, error: type[Exception]
+) -> None:
     result = run(user.app, home, "add", *arguments, stdin=stdin)
     assert isinstance(result.exception, error)
     assert UserStore(Home.at(home)).read().records == ()
 
 
-def test_there_is_one_user_of_a_name(home: Path) -> None:
+def test_a_second_user_of_the_same_name_is_refused(home: Path) -> None:
     UserStore(Home.at(home)).add("ada", PASSWORD, roles=(), groups=())
     result = run(user.app, home, "add", "ada", "--password-stdin", stdin=PASSWORD)
     assert isinstance(result.exception, UserFileError)
 
 
-def test_sessions_are_listed_and_ended(home: Path) -> None:
+def test_sessions_are_listed_and_revoked(home: Path) -> None:
     store = SessionStore(Home.at(home), SessionLimits(3600, 3600))
     ids = [store.begin(Subject(name, "session"), "browser", "192.0.2.1")[0].id for name in ("ada", "ada", "eve")]
     listed = json.loads(run(session.app, home, "list", "--json").stdout)["sessions"]
@@ -189,11 +191,13 @@ def test_sessions_are_listed_and_ended(home: Path) -> None:
     ("arguments", "error"),
     [((), UsageError), (("x", "--all"), UsageError), (("--user", "a", "--all"), UsageError), (("x",), RefusedError)],
 )
-def test_which_sessions_must_be_said_clearly(home: Path, arguments: tuple[str, ...], error: type[Exception]) -> None:
+def test_session_revoke_needs_exactly_one_known_selection(
+    home: Path, arguments: tuple[str, ...], error: type[Exception]
+) -> None:
     assert isinstance(run(session.app, home, "revoke", *arguments).exception, error)
 
 
-def test_tokens_have_roles_of_the_policy_scopes_and_a_last_use(home: Path) -> None:
+def test_tokens_are_created_with_policy_roles_and_scopes_and_listed_with_last_use(home: Path) -> None:
     made = run(token.app, home, "create", "bot", "--role", "submitter", "--scope", "jobs.*", "--json")
     identifier = json.loads(made.stdout)["id"]
     use = TokensLastUsed(Home.at(home), lambda: 1_800_000_000.0)
@@ -210,7 +214,7 @@ def test_tokens_have_roles_of_the_policy_scopes_and_a_last_use(home: Path) -> No
     assert Revocations.of(Home.at(home)).current().is_revoked(("token", TokenId(identifier)), now=time.time())
 
 
-def test_a_users_certificate_that_is_revoked_ends_at_the_gateway_too(home: Path) -> None:
+def test_revoking_a_users_certificate_revokes_it_at_the_gateway(home: Path) -> None:
     for arguments in (("init",), ("issue", "user/ada"), ("issue", "taskmanager/tm-1")):
         assert run(pki.app, home, *arguments).exit_code == 0
     leaf = x509.load_pem_x509_certificate((home / "pki" / "identities" / "user" / "ada" / "chain.pem").read_bytes())

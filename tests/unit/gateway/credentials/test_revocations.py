@@ -46,7 +46,7 @@ def revocations(tmp_path: Path, clock: Clock) -> Revocations:
     return Revocations(tmp_path / "revocations.jsonl", clock)
 
 
-def test_another_reader_sees_a_revocation_with_its_next_look(tmp_path: Path, clock: Clock) -> None:
+def test_another_reader_sees_a_revocation_at_its_next_read(tmp_path: Path, clock: Clock) -> None:
     writer, reader = (Revocations(tmp_path / "r.jsonl", clock) for _ in range(2))
     assert not reader.is_revoked(("token", TokenId("abc")))
     writer.revoke(("token", TokenId("abc")), by="ada")
@@ -55,7 +55,7 @@ def test_another_reader_sees_a_revocation_with_its_next_look(tmp_path: Path, clo
     assert stat.S_IMODE((tmp_path / "r.jsonl").stat().st_mode) == 0o600
 
 
-def test_an_id_leaves_the_set_when_what_it_names_has_ended(revocations: Revocations, clock: Clock) -> None:
+def test_a_revocation_expires_with_its_credential(revocations: Revocations, clock: Clock) -> None:
     revocations.revoke(("pass", Jti("abc")), until=NOW + 300)
     assert [each.id for each in revocations.current().unexpired(NOW)] == ["abc"]
     clock.now += 300
@@ -63,7 +63,7 @@ def test_an_id_leaves_the_set_when_what_it_names_has_ended(revocations: Revocati
     assert revocations.current().unexpired(clock.now) == ()
 
 
-def test_a_user_may_come_in_again(revocations: Revocations) -> None:
+def test_a_revoked_user_can_be_restored(revocations: Revocations) -> None:
     revocations.revoke(("user", "ada"))
     assert revocations.is_revoked(("user", "ada"))
     revocations.restore(("user", "ada"))
@@ -80,7 +80,7 @@ KEYS: tuple[RevocationKey, ...] = (
 
 
 def test_type_checkers_refuse_the_id_of_one_kind_for_another(revocations: Revocations) -> None:
-    """Unused ignores are errors: these lines hold as long as mypy refuses them."""
+    """Unused ignores are errors for mypy, so these lines pass its check only as long as it refuses them."""
     assert not revocations.is_revoked(("token", SessionId("x1")))  # type: ignore[arg-type]
     assert not revocations.is_revoked(("session", TokenId("x1")))  # type: ignore[arg-type]
     assert not revocations.is_revoked(("token", "x1"))  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ def test_type_checkers_refuse_the_id_of_one_kind_for_another(revocations: Revoca
 
 
 @pytest.mark.parametrize("key", KEYS, ids=KINDS)
-def test_each_kind_stands_against_its_own_id_alone(revocations: Revocations, key: RevocationKey) -> None:
+def test_a_revocation_refuses_only_ids_of_its_own_kind(revocations: Revocations, key: RevocationKey) -> None:
     kind, _ = key
     revocations.revoke(key)
     current = revocations.current()
@@ -103,12 +103,12 @@ def test_each_kind_stands_against_its_own_id_alone(revocations: Revocations, key
 
 
 @pytest.mark.parametrize("identifier", ["", "a b", "a\nb", '"', "-a", "a" * 129, "ä"])
-def test_what_is_no_id_is_refused(revocations: Revocations, identifier: str) -> None:
+def test_a_malformed_id_cannot_be_revoked(revocations: Revocations, identifier: str) -> None:
     with pytest.raises(RevocationError, match="cannot be the id"):
         revocations.revoke(("token", TokenId(identifier)))
 
 
-def test_a_line_cut_short_by_a_crash_did_not_count_and_the_next_one_does(
+def test_a_line_truncated_by_a_crash_is_ignored_and_the_next_one_counts(
     tmp_path: Path, revocations: Revocations
 ) -> None:
     revocations.revoke(("token", TokenId("one")))
@@ -121,7 +121,7 @@ def test_a_line_cut_short_by_a_crash_did_not_count_and_the_next_one_does(
 
 
 @pytest.mark.parametrize("line", [b"garbage\n", b'{"kind":"token"}\n', b'{"kind":"x","id":"a","until":1,"at":1}\n'])
-def test_a_damaged_set_is_not_an_empty_one(tmp_path: Path, revocations: Revocations, line: bytes) -> None:
+def test_a_damaged_revocation_file_is_an_error(tmp_path: Path, revocations: Revocations, line: bytes) -> None:
     revocations.revoke(("token", TokenId("one")))
     path = tmp_path / "revocations.jsonl"
     path.write_bytes(line + path.read_bytes())
@@ -132,7 +132,9 @@ def test_a_damaged_set_is_not_an_empty_one(tmp_path: Path, revocations: Revocati
         revocations.revoke(("token", TokenId("two")))
 
 
-def test_the_set_is_bounded(revocations: Revocations, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_revocations_is_bounded(
+    revocations: Revocations, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_REVOCATIONS", 3)
     for number in range(3):
         revocations.revoke(("pass", Jti(f"p{number}")), until=NOW + 10)
@@ -144,7 +146,7 @@ def test_the_set_is_bounded(revocations: Revocations, clock: Clock, monkeypatch:
     revocations.revoke(("pass", Jti("p4")), until=clock.now + 10)
 
 
-def test_a_file_that_has_grown_is_rewritten_to_what_still_matters(
+def test_a_large_revocation_file_is_compacted_to_unexpired_entries(
     tmp_path: Path, revocations: Revocations, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "COMPACT_ABOVE_BYTES", 500)
@@ -158,14 +160,14 @@ def test_a_file_that_has_grown_is_rewritten_to_what_still_matters(
     assert revocations.is_revoked(("token", TokenId("t")))
 
 
-def test_of_several_lines_about_one_id_the_last_counts() -> None:
+def test_the_last_of_several_lines_about_one_id_counts() -> None:
     lines = b"".join(b'{"kind":"user","id":"a","until":%d,"at":1}\n' % until for until in (9, 3, 7))
     assert decode(lines).is_revoked(("user", "a"), now=6)
     assert not decode(lines).is_revoked(("user", "a"), now=8)
     assert decode(b"") == RevocationSet()
 
 
-async def test_a_watcher_is_told_of_each_change(revocations: Revocations) -> None:
+async def test_changes_yields_the_set_after_a_revocation(revocations: Revocations) -> None:
     changes = revocations.changes(interval=0.01)
     assert (await anext(changes)).unexpired(NOW) == ()
     following = asyncio.ensure_future(anext(changes))
@@ -175,7 +177,9 @@ async def test_a_watcher_is_told_of_each_change(revocations: Revocations) -> Non
     await changes.aclose()  # type: ignore[attr-defined]
 
 
-def test_merging_a_copy_adds_and_takes_nothing_back(tmp_path: Path, revocations: Revocations, clock: Clock) -> None:
+def test_merging_a_copy_adds_revocations_and_removes_none(
+    tmp_path: Path, revocations: Revocations, clock: Clock
+) -> None:
     copy = Revocations(tmp_path / "copy.jsonl", clock)
     one: RevocationKey = ("token", TokenId("1" * 12))
     two: RevocationKey = ("token", TokenId("2" * 12))
@@ -192,7 +196,7 @@ def test_merging_a_copy_adds_and_takes_nothing_back(tmp_path: Path, revocations:
     assert revocations.is_revoked(two)
 
 
-def test_merging_more_than_a_set_holds_adds_nothing(revocations: Revocations, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merging_beyond_the_limit_adds_nothing(revocations: Revocations, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_REVOCATIONS", 1)
     revocations.revoke(("user", "ada"))
     other = RevocationSet.of([module.Revocation(kind="user", id="bob", until=FOREVER, at=1)])

@@ -1,4 +1,4 @@
-"""Sessions that several auth services of one home share: each sees what the others did, and loses none of it."""
+"""Sessions shared by the auth services of a home: each sees the changes of the others and loses none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMITS = SessionLimits(lifetime=36000, idle=3600)
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
@@ -44,7 +44,7 @@ def two(home: Home, clock: Clock) -> tuple[SessionStore, SessionStore]:
     return SessionStore(home, LIMITS, clock), SessionStore(home, LIMITS, clock)
 
 
-def test_a_session_begun_at_one_is_known_to_the_other_and_ended_there(two: tuple[SessionStore, SessionStore]) -> None:
+def test_a_session_begun_at_one_service_is_known_and_ended_at_another(two: tuple[SessionStore, SessionStore]) -> None:
     one, other = two
     record, text = one.begin(ADA, "browser")
     assert other.authenticate(text) == record
@@ -53,12 +53,14 @@ def test_a_session_begun_at_one_is_known_to_the_other_and_ended_there(two: tuple
         one.authenticate(text)
 
 
-def test_sessions_begun_at_both_are_kept(two: tuple[SessionStore, SessionStore], home: Home) -> None:
+def test_sessions_begun_at_both_services_are_kept(two: tuple[SessionStore, SessionStore], home: Home) -> None:
     begun = [store.begin(Subject(f"user-{number}", "user"), "browser")[0] for number, store in enumerate(two * 3)]
     assert [each.id for each in read_sessions(home).records] == [each.id for each in begun]
 
 
-def test_of_uses_at_both_the_later_one_counts(two: tuple[SessionStore, SessionStore], home: Home, clock: Clock) -> None:
+def test_the_later_of_two_uses_of_a_session_at_both_services_counts(
+    two: tuple[SessionStore, SessionStore], home: Home, clock: Clock
+) -> None:
     one, other = two
     record, text = one.begin(ADA, "browser")
     clock.now += 100
@@ -72,7 +74,7 @@ def test_of_uses_at_both_the_later_one_counts(two: tuple[SessionStore, SessionSt
     assert other.authenticate(text).id == record.id
 
 
-def test_a_use_is_written_before_another_service_takes_the_session_for_idle(
+def test_a_session_use_is_written_before_another_service_regards_it_as_idle(
     two: tuple[SessionStore, SessionStore], clock: Clock
 ) -> None:
     one, other = two
@@ -90,7 +92,9 @@ def test_a_use_is_written_before_another_service_takes_the_session_for_idle(
     assert other.authenticate(text).id == record.id
 
 
-def test_an_own_use_counts_before_it_is_written(two: tuple[SessionStore, SessionStore], clock: Clock) -> None:
+def test_a_session_use_counts_at_its_own_service_before_it_is_written(
+    two: tuple[SessionStore, SessionStore], clock: Clock
+) -> None:
     one, _ = two
     record, text = one.begin(ADA, "browser")
     clock.now += LIMITS.idle - 1
@@ -99,7 +103,7 @@ def test_an_own_use_counts_before_it_is_written(two: tuple[SessionStore, Session
     assert one.authenticate(text).seen_at == clock.now - LIMITS.idle + 1
 
 
-def test_without_its_sessions_an_auth_service_lets_nobody_in(
+def test_an_auth_service_with_a_damaged_session_file_refuses_everybody(
     two: tuple[SessionStore, SessionStore], home: Home
 ) -> None:
     one, other = two
@@ -119,7 +123,7 @@ def no_space(path: Path, _: bytes) -> None:
     raise StoreError(f"cannot write {path}: no space left on device")
 
 
-def test_what_a_full_disk_did_not_take_is_written_later(
+def test_a_session_use_that_a_full_disk_refused_is_written_later(
     two: tuple[SessionStore, SessionStore], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = two
@@ -134,7 +138,7 @@ def test_what_a_full_disk_did_not_take_is_written_later(
     assert other.records[0].seen_at == clock.now
 
 
-def test_uses_of_tokens_at_both_are_kept(home: Home, clock: Clock) -> None:
+def test_token_uses_at_both_services_are_kept(home: Home, clock: Clock) -> None:
     one, other = TokensLastUsed(home, clock), TokensLastUsed(home, clock)
     one.used(TokenId("t-1"))
     clock.now += 10

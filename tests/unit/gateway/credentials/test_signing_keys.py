@@ -1,4 +1,4 @@
-"""Signing keys: published before they sign, and until the last access token has ended."""
+"""Signing keys are published before they sign and until their last access token has expired."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_first_key_signs_at_once(tmp_path: Path) -> None:
     assert not keys.refresh(NOW + 1)
 
 
-def test_a_rotation_never_signs_with_what_is_not_published_nor_forgets_what_still_counts(tmp_path: Path) -> None:
+def test_key_rotation_publishes_before_signing_and_retires_after_expiry(tmp_path: Path) -> None:
     keys = AccessTokenKeys(tmp_path / "keys")
     keys.refresh(NOW)
     first = keys.signing(NOW).kid
@@ -49,7 +49,7 @@ def test_a_rotation_never_signs_with_what_is_not_published_nor_forgets_what_stil
     assert kids(keys) == [second]
 
 
-def test_keys_are_private_files_and_the_published_set_has_no_private_part(tmp_path: Path) -> None:
+def test_signing_keys_are_private_files_and_the_jwks_is_public_only(tmp_path: Path) -> None:
     keys = AccessTokenKeys(tmp_path / "keys")
     keys.refresh(NOW)
     (file,) = (tmp_path / "keys").iterdir()
@@ -76,7 +76,7 @@ def test_nothing_signs_without_a_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a key"])
-def test_a_damaged_key_is_told(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_signing_key_is_an_error(tmp_path: Path, content: bytes) -> None:
     keys = AccessTokenKeys(tmp_path / "keys")
     keys.refresh(NOW)
     (file,) = (tmp_path / "keys").iterdir()
@@ -86,7 +86,7 @@ def test_a_damaged_key_is_told(tmp_path: Path, content: bytes) -> None:
 
 
 @given(st.lists(st.floats(NOW - 3 * DAY, NOW + DAY), min_size=1, max_size=5))
-def test_whoever_signs_is_never_retired(created: list[float]) -> None:
+def test_the_signing_key_is_never_retired(created: list[float]) -> None:
     entries = [(f"k{number}", each) for number, each in enumerate(created)]
     due = plan(entries, NOW)
     assert due.signing is not None

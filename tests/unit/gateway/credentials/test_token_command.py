@@ -35,7 +35,7 @@ def test_create_prints_the_token_alone_on_standard_output(home: Path) -> None:
     assert "not shown again" in result.stderr
 
 
-def test_create_json(home: Path) -> None:
+def test_create_prints_the_token_and_its_record_as_json(home: Path) -> None:
     document = json.loads(run(home, "create", "ada", "--role", "viewer", "--ttl", "2h", "--json").stdout)
     assert set(document) == {"id", "name", "role", "scopes", "expires_at", "token"}
     assert (document["name"], document["role"]) == ("ada", "viewer")
@@ -100,18 +100,18 @@ def test_list_shows_states_and_no_secret_and_no_hash(home: Path) -> None:
     ]
 
 
-def test_list_of_nothing(home: Path) -> None:
+def test_list_without_tokens_is_empty_and_names_the_create_command(home: Path) -> None:
     assert json.loads(run(home, "list", "--json").stdout) == {"tokens": []}
     result = run(home, "list")
     assert result.stdout == ""
     assert "sluice token create" in result.stderr
 
 
-def test_revoking_something_unknown_is_an_error(home: Path) -> None:
+def test_revoking_an_unknown_token_is_an_error(home: Path) -> None:
     assert isinstance(run(home, "revoke", "000000000000").exception, TokenNotFound)
 
 
-def test_revoke_json(home: Path) -> None:
+def test_revoke_prints_the_revoked_tokens_as_json(home: Path) -> None:
     identifier = json.loads(run(home, "create", "ada", "--role", "viewer", "--json").stdout)["id"]
     document = json.loads(run(home, "revoke", identifier, "--json").stdout)
     assert [entry["id"] for entry in document["revoked"]] == [identifier]
@@ -119,7 +119,7 @@ def test_revoke_json(home: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", [(), ("create",), ("list",), ("revoke",)])
-def test_help_teaches(verb: tuple[str, ...]) -> None:
+def test_help_mentions_tokens(verb: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, [*verb, "--help"])
     assert result.exit_code == 0
     assert "token" in result.stdout
@@ -134,13 +134,13 @@ def test_help_teaches(verb: tuple[str, ...]) -> None:
         ("45s", dt.timedelta(seconds=45)),
     ],
 )
-def test_lifetime(text: str, lifetime: dt.timedelta) -> None:
+def test_lifetimes_are_parsed(text: str, lifetime: dt.timedelta) -> None:
     assert parse_lifetime(text) == lifetime
 
 
 @pytest.mark.parametrize(
     "text", ["", "0d", "-1d", "1", "d", "1.5h", "1w", "1d2h", "99999999d", " 1d", "1d\n", "\u0661d"]
 )
-def test_what_is_no_lifetime(text: str) -> None:
+def test_a_malformed_lifetime_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a lifetime"):
         parse_lifetime(text)

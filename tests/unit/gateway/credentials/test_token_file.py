@@ -1,4 +1,4 @@
-"""The token file: two writers, one reader that never sees half a file, and nobody else."""
+"""The token file: concurrent writers, a reader that never sees half a file, no access for others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def home(tmp_path: Path) -> Home:
     return Home.at(tmp_path).create()
 
 
-def test_token_is_found_by_a_reader_that_was_there_before(home: Home) -> None:
+def test_token_changes_are_seen_by_an_existing_reader(home: Home) -> None:
     snapshot = token_snapshot(home)
     assert snapshot.get().records == ()
     token = create_token(home, name="ada", role="submitter")
@@ -45,14 +45,14 @@ def test_unknown_role_is_refused_by_name(home: Home) -> None:
         create_token(home, name="ada", role="root")
 
 
-def test_file_is_its_owners_alone(home: Home) -> None:
+def test_token_file_is_private(home: Home) -> None:
     create_token(home, name="ada", role="viewer")
     for path in home.gateway.iterdir():
         assert path.stat().st_mode & 0o777 == 0o600, path
     assert sorted(path.name for path in home.gateway.iterdir()) == ["tokens.json"]
 
 
-def test_writers_at_the_same_time_lose_nothing(home: Home) -> None:
+def test_concurrent_writers_lose_no_tokens(home: Home) -> None:
     def write(number: int) -> str:
         return create_token(home, name=f"user-{number}", role="viewer", lifetime=dt.timedelta(hours=1))
 
@@ -64,7 +64,7 @@ def test_writers_at_the_same_time_lose_nothing(home: Home) -> None:
     }
 
 
-def test_reader_does_not_go_on_with_the_last_good_value(home: Home) -> None:
+def test_reader_refuses_a_damaged_file_instead_of_using_the_last_good_one(home: Home) -> None:
     """The damaged file may be the one that revokes something."""
     snapshot = token_snapshot(home)
     create_token(home, name="ada", role="viewer")
@@ -78,7 +78,7 @@ def test_reader_does_not_go_on_with_the_last_good_value(home: Home) -> None:
     assert len(snapshot.get().records) == 1
 
 
-def test_file_that_others_can_read_is_refused_by_reader_and_writer(home: Home) -> None:
+def test_token_file_readable_by_others_is_refused_by_reader_and_writer(home: Home) -> None:
     snapshot = token_snapshot(home)
     create_token(home, name="ada", role="viewer")
     snapshot.get()
@@ -103,7 +103,7 @@ def test_directory_in_place_of_the_file_is_an_error(home: Home) -> None:
         token_snapshot(home).get()
 
 
-def test_change_that_keeps_size_and_time_is_noticed(home: Home) -> None:
+def test_change_that_keeps_file_size_and_time_is_noticed(home: Home) -> None:
     """A reader that looks at the modification time alone can be fooled."""
     snapshot = token_snapshot(home)
     create_token(home, name="ada", role="viewer")
@@ -114,7 +114,7 @@ def test_change_that_keeps_size_and_time_is_noticed(home: Home) -> None:
     assert snapshot.get().records[0].name == "eve"
 
 
-def test_failed_change_leaves_the_file_as_it_was_and_the_lock_free(home: Home) -> None:
+def test_failed_change_leaves_the_file_unchanged_and_the_lock_free(home: Home) -> None:
     create_token(home, name="ada", role="viewer")
     before = token_file(home).read_bytes()
     with pytest.raises(InvalidTokenRequest):

@@ -1,4 +1,4 @@
-"""Decisions about CONNECT requests of jobs, and what Envoy is told."""
+"""Decisions about CONNECT requests of jobs, and the answers to Envoy."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ protocol = "tcp"
 
 @dataclass
 class Names:
-    """A resolver that remembers what it was asked."""
+    """A resolver that records the names it was asked for."""
 
     known: dict[str, tuple[str, ...]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -81,7 +81,7 @@ async def asked(request: pytest.FixtureRequest, tmp_path: Path) -> Asked:
     return Asked(checks, names, log)
 
 
-async def test_an_allowed_name_leads_to_its_address(asked: Asked) -> None:
+async def test_an_allowed_name_is_answered_with_its_admitted_address(asked: Asked) -> None:
     asked.names.known["api.test"] = ("169.254.169.254", "93.184.216.34")
     answer = await asked.connect("API.test:443")
     assert (answer.allowed, answer.listener) == (True, "tls")
@@ -98,7 +98,9 @@ async def test_an_allowed_name_leads_to_its_address(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize(("authority", "inside"), [("db.test:5432", "auto"), ("first.test:3306", "tcp")])
-async def test_what_is_looked_into(asked: Asked, authority: str, inside: str) -> None:
+async def test_the_listener_follows_from_port_and_protocol_of_the_rule(
+    asked: Asked, authority: str, inside: str
+) -> None:
     asked.names.known |= {"db.test": ("10.1.1.1",), "first.test": ("2606:2800::1",)}
     answer = await asked.connect(authority)
     assert (answer.allowed, answer.listener) == (True, inside)
@@ -121,14 +123,16 @@ async def test_an_address_needs_no_resolver(asked: Asked) -> None:
         ("api.test:443", 502),
     ],
 )
-async def test_refusals(asked: Asked, authority: str, status: int) -> None:
+async def test_a_refused_connect_request_has_its_status_and_no_address(
+    asked: Asked, authority: str, status: int
+) -> None:
     answer = await asked.connect(authority)
     assert (answer.allowed, answer.status, answer.listener) == (False, status, "")
     assert asked.names.asked == (["api.test"] if status == 502 else [])
     assert "address" not in answer.facts
 
 
-async def test_where_a_name_may_not_lead(asked: Asked) -> None:
+async def test_a_name_that_resolves_only_to_special_addresses_is_refused(asked: Asked) -> None:
     asked.names.known["api.test"] = ("127.0.0.1", "::ffff:169.254.169.254")
     answer = await asked.connect("api.test:443")
     assert (answer.status, "but not at 127.0.0.1" in answer.reason) == (403, True)
@@ -145,18 +149,18 @@ async def test_where_a_name_may_not_lead(asked: Asked) -> None:
         f"spiffe://egress.test/job/{'1' * 32}/driver",
     ],
 )
-async def test_nobody_else_is_let_out(asked: Asked, peer: str) -> None:
+async def test_a_peer_other_than_a_known_job_is_refused(asked: Asked, peer: str) -> None:
     asked.names.known["api.test"] = ("93.184.216.34",)
     assert (await asked.connect("api.test:443", peer)).status == 403
 
 
-async def test_other_methods_are_refused(asked: Asked) -> None:
+async def test_methods_other_than_connect_are_refused(asked: Asked) -> None:
     asked.names.known["api.test"] = ("93.184.216.34",)
     assert (await asked.connect("api.test:443", method="GET")).status == 405
 
 
 @pytest.mark.parametrize("asked", [EgressSetting.AUDIT], indirect=True)
-async def test_audit_refuses_only_what_cannot_be_done(asked: Asked) -> None:
+async def test_audit_mode_refuses_only_impossible_requests(asked: Asked) -> None:
     asked.names.known["any.test"] = ("127.0.0.1",)
     answer = await asked.connect("any.test:443")
     assert (answer.allowed, answer.listener, answer.facts["address"]) == (True, "auto", "127.0.0.1:443")
@@ -165,7 +169,7 @@ async def test_audit_refuses_only_what_cannot_be_done(asked: Asked) -> None:
     assert (await asked.connect("gone.test:443")).status == 502
 
 
-async def test_a_job_is_asked_about_once_in_a_while() -> None:
+async def test_the_owner_of_a_job_is_cached_for_a_while() -> None:
     now, questions = 0.0, []
 
     async def ask(job_id: str) -> EgressSubject:
@@ -181,7 +185,7 @@ async def test_a_job_is_asked_about_once_in_a_while() -> None:
     assert questions == [JOB, JOB]
 
 
-async def test_a_failure_is_not_remembered() -> None:
+async def test_a_failed_owner_lookup_is_not_cached() -> None:
     away = iter([True, False])
 
     async def ask(job_id: str) -> EgressSubject:
@@ -207,7 +211,7 @@ def _question(chain: Path) -> bytes:
     return encode(from_json(TYPE_PREFIX + "envoy.service.auth.v3.CheckRequest", {"attributes": attributes}))
 
 
-def test_what_envoy_asks(tmp_path: Path) -> None:
+def test_a_check_request_of_envoy_is_read_and_hostile_certificates_are_refused(tmp_path: Path) -> None:
     driver = SpiffeId.parse(DRIVER)
     pki = TestPki(tmp_path, PkiConfig(trust_domain=driver.trust_domain))
     asked = read_check(_question(pki.directory(driver) / "chain.pem"))
@@ -221,7 +225,7 @@ def test_what_envoy_asks(tmp_path: Path) -> None:
     assert refused.value.status is Status.INVALID_ARGUMENT
 
 
-def test_what_envoy_is_told() -> None:
+def test_a_check_answer_for_envoy_has_headers_metadata_or_a_denial() -> None:
     response = TYPE_PREFIX + "envoy.service.auth.v3.CheckResponse"
     told = to_json(decode(response, write_answer(EgressAnswer(200, "fine", "tls", {"address": "1.2.3.4:5"}))))
     assert told["ok_response"]["headers"][0]["header"] == {"key": "x-sluice-egress", "value": "tls"}

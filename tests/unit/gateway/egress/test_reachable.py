@@ -1,4 +1,4 @@
-"""Which of several addresses Envoy is told."""
+"""Which of several addresses Envoy is given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEAD, SILENT, GOOD, OTHER = (ip_address(f"192.0.2.{number}") for number in (1, 2
 
 
 class World:
-    """Machines, and the time."""
+    """Machines that do or do not answer, and a clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -40,7 +40,7 @@ class World:
         pytest.param((DEAD, DEAD), DEAD, id="none answers"),
     ],
 )
-async def test_the_first_that_takes_connections(addresses: tuple[Address, ...], first: Address) -> None:
+async def test_the_first_reachable_address_is_chosen(addresses: tuple[Address, ...], first: Address) -> None:
     assert await World().reachable.first(addresses, 443) == first
 
 
@@ -50,7 +50,7 @@ async def test_a_single_address_is_not_tried() -> None:
     assert world.tried == []
 
 
-async def test_an_answer_serves_for_a_moment_and_many_questions_are_one() -> None:
+async def test_probe_results_are_cached_briefly_and_concurrent_probes_are_shared() -> None:
     world = World()
     found = await asyncio.gather(*(world.reachable.first((DEAD, GOOD), 443) for _ in range(50)))
     assert set(found) == {GOOD}
@@ -62,14 +62,14 @@ async def test_an_answer_serves_for_a_moment_and_many_questions_are_one() -> Non
     assert await world.reachable.first((DEAD, GOOD), 443) == DEAD
 
 
-async def test_few_are_tried() -> None:
+async def test_at_most_a_few_addresses_are_probed() -> None:
     world = World()
     many = tuple(IPv4Address("203.0.113.0") + number for number in range(200))
     assert await world.reachable.first(many, 443) == many[0]
     assert world.tried == list(many[:MAX_TRIED])
 
 
-async def test_real_sockets() -> None:
+async def test_an_unreachable_address_is_skipped_with_real_sockets() -> None:
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]

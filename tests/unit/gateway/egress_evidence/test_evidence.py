@@ -1,4 +1,4 @@
-"""Rows of connections go into the audit log once, and open destinations are decided by the policy of now."""
+"""Connection rows are recorded once in the audit log; the current policy decides open destinations."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def rows_in(home: Home) -> list[AuditRecord]:
     return [each for each in read_records(audit_directory(home)) if each.event in {"egress", "gap"}]
 
 
-async def test_rows_become_records_of_the_owner(home: Home) -> None:
+async def test_connection_rows_become_audit_records_of_the_job_owner(home: Home) -> None:
     ask = egress_evidence_in(home, GatewayConfig(), OPERATIONS)
     refused = told(2, verdict=EgressVerdict.REFUSED, protocol="udp", host="", address="2001:db8::7", reason="no rule")
     await ask(EgressQuestion(jobs=(JOB,), rows=(told(1), refused)))
@@ -106,7 +106,7 @@ async def test_rows_become_records_of_the_owner(home: Home) -> None:
     assert (second.decision, second.reason) == ("deny", "no rule")
 
 
-async def test_a_row_is_recorded_once_also_after_a_restart(home: Home) -> None:
+async def test_a_repeated_row_is_recorded_once_even_after_a_restart(home: Home) -> None:
     for _ in range(2):
         ask = egress_evidence_in(home, GatewayConfig(), OPERATIONS)
         for _ in range(2):
@@ -114,7 +114,7 @@ async def test_a_row_is_recorded_once_also_after_a_restart(home: Home) -> None:
     assert len(rows_in(home)) == 2
 
 
-async def test_many_rows_and_a_loss(home: Home) -> None:
+async def test_many_rows_are_all_recorded_and_lost_rows_leave_a_gap_record(home: Home) -> None:
     ask = egress_evidence_in(home, GatewayConfig(), OPERATIONS)
     rows = tuple(told(number) for number in range(1200))
     await ask(EgressQuestion(jobs=(JOB,), rows=rows, lost={"taskmanager/tm-1": 7, "taskmanager/tm-2": 0}))
@@ -125,7 +125,7 @@ async def test_many_rows_and_a_loss(home: Home) -> None:
     assert verify_log(audit_directory(home)).state.count >= 1201
 
 
-async def test_secrets_in_what_a_job_asks_for_are_not_recorded(home: Home) -> None:
+async def test_secrets_in_requested_host_names_are_not_recorded(home: Home) -> None:
     shown = "eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJhZGEifQ.c2lnbmF0dXJl"
     await egress_evidence_in(home, GatewayConfig(), OPERATIONS)(
         EgressQuestion(jobs=(JOB,), rows=(told(1, host=f"{shown}.example.com", verdict=EgressVerdict.REFUSED),))
@@ -153,7 +153,7 @@ async def test_destinations_are_decided_by_the_policy(home: Home, host: str, por
     assert answer.allowed == (allowed,)
 
 
-async def test_a_changed_policy_counts_at_the_next_question(home: Home) -> None:
+async def test_a_changed_policy_applies_to_the_next_request_and_an_invalid_one_is_ignored(home: Home) -> None:
     ask = egress_evidence_in(home, GatewayConfig(), OPERATIONS)
     question = EgressQuestion(jobs=(JOB,), targets=(target("api.example.com"), target("x.s3.example.com")))
     assert (await ask(question)).allowed == (True, True)
@@ -163,7 +163,7 @@ async def test_a_changed_policy_counts_at_the_next_question(home: Home) -> None:
     assert (await ask(question)).allowed == (False, True), "an invalid policy leaves the previous one in force"
 
 
-async def test_a_job_that_nobody_knows_or_owns_may_nothing(home: Home) -> None:
+async def test_a_job_that_is_unknown_or_has_no_owner_may_not_connect_anywhere(home: Home) -> None:
     write_policy(home, POLICY.replace('roles = ["submitter"]', 'users = ["*"]'))
     ask = egress_evidence_in(home, GatewayConfig(), OPERATIONS)
     nobody = EgressJob(id="j2", name="nightly", owner="")
@@ -171,7 +171,7 @@ async def test_a_job_that_nobody_knows_or_owns_may_nothing(home: Home) -> None:
     assert (await ask(EgressQuestion(jobs=(JOB, nobody), targets=targets))).allowed == (True, False, False)
 
 
-async def test_without_a_log_there_is_no_answer(home: Home) -> None:
+async def test_a_request_fails_when_the_audit_log_cannot_be_written(home: Home) -> None:
     with contextlib.closing(AuditLog(audit_file(home))):
         pass
     for path in audit_directory(home).glob("signing-key.pem"):
@@ -180,7 +180,7 @@ async def test_without_a_log_there_is_no_answer(home: Home) -> None:
         await egress_evidence_in(home, GatewayConfig(), OPERATIONS)(EgressQuestion(jobs=(JOB,), rows=(told(1),)))
 
 
-async def test_rows_that_could_not_be_written_are_not_taken_for_written() -> None:
+async def test_rows_are_written_on_the_next_request_after_a_failed_write() -> None:
     written: list[AuditRecord] = []
     fail = [True]
 
@@ -205,7 +205,7 @@ async def test_rows_that_could_not_be_written_are_not_taken_for_written() -> Non
     assert len(written) == 1
 
 
-async def test_a_name_exists_for_a_job_if_any_port_of_it_is_allowed(home: Home) -> None:
+async def test_a_name_resolves_for_a_job_if_any_of_its_ports_is_allowed(home: Home) -> None:
     ask = egress_evidence_in(home, GatewayConfig(), OPERATIONS)
     names = ("api.example.com", "a.s3.example.com", "s3.example.com", "10.1.2.3", "other.example.com", "a b")
     answer = await ask(EgressQuestion(jobs=(JOB,), targets=tuple(target(each, ANY_PORT) for each in names)))
@@ -259,7 +259,7 @@ async def test_connections_end_when_rules_for_their_destination_become_narrower(
     assert await allowed() == (False, False), "what was spoken before was not looked at as TLS"
 
 
-def test_few_destinations_are_remembered() -> None:
+def test_the_number_of_remembered_destinations_is_bounded() -> None:
     narrowing = Narrowing(lambda: 0.0)
     for port in range(1, 65_000):
         assert not narrowing.refuses(target("api.example.com", port), EgressRuling(True, ""))

@@ -1,4 +1,7 @@
-"""Envoy's answers to ACME validations: chains that lead to nothing, and a listener without TLS by choice alone."""
+"""Envoy's configuration for ACME validation.
+
+The filter chains lead to no endpoint, and a listener without TLS exists only if it was chosen.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def edge(settings: GatewayConfig) -> dict[str, Any]:
     )
 
 
-def test_each_name_and_all_others_have_a_chain_that_leads_nowhere() -> None:
+def test_tls_alpn_01_adds_filter_chains_to_a_cluster_without_endpoints() -> None:
     settings = config("tls-alpn-01")
     listener = edge(settings)
     from_json(LISTENER, listener)
@@ -65,13 +68,13 @@ def test_each_name_and_all_others_have_a_chain_that_leads_nowhere() -> None:
 
 
 @pytest.mark.parametrize("challenge", [None, "http-01"])
-def test_without_tls_alpn_01_there_is_no_such_chain(challenge: str | None) -> None:
+def test_there_is_no_acme_tls_filter_chain_without_tls_alpn_01(challenge: str | None) -> None:
     settings = config(challenge)
     assert ACME_TLS_PROTOCOL not in str(edge(settings))
     assert acme_clusters(settings) == []
 
 
-def test_quic_has_no_such_chain() -> None:
+def test_the_quic_listener_has_no_acme_tls_filter_chain() -> None:
     settings = config("tls-alpn-01", http3=True)
     listener = with_certificate_file(
         dict(quic_listener(dict(edge_listener(load_source(SOURCE), settings)), settings)), settings
@@ -81,11 +84,11 @@ def test_quic_has_no_such_chain() -> None:
 
 
 @pytest.mark.parametrize("challenge", [None, "tls-alpn-01"])
-def test_the_listener_without_tls_is_there_by_choice_alone(challenge: str | None) -> None:
+def test_the_plaintext_listener_exists_only_for_http_01(challenge: str | None) -> None:
     assert http_challenge_listeners(config(challenge)) == {}
 
 
-def test_the_listener_without_tls_has_no_upstream() -> None:
+def test_the_plaintext_listener_has_no_static_routes_or_upgrades() -> None:
     (listener,) = http_challenge_listeners(config("http-01")).values()
     from_json(LISTENER, listener)
     (chain,) = listener["filter_chains"]
@@ -97,7 +100,7 @@ def test_the_listener_without_tls_has_no_upstream() -> None:
     assert listener["address"]["socket_address"]["port_value"] == 80
 
 
-def test_without_challenges_everything_is_not_found() -> None:
+def test_every_path_is_not_found_without_pending_http_challenges() -> None:
     document: dict[str, Any] = http_challenge_routes({})
     from_json(ROUTES, document)
     (host,) = document["virtual_hosts"]

@@ -1,4 +1,4 @@
-"""Envoy's configuration comes out whole, and no value can change its structure."""
+"""Envoy's configuration is complete, and no value can change its structure."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_no_placeholder_is_left() -> None:
         json.dumps(document)
 
 
-def test_values_arrive() -> None:
+def test_configured_values_appear_in_the_rendered_documents() -> None:
     config = GatewayConfig(host="127.0.0.9", port=9443, authorization_timeout=0.25, max_connections=7)
     document = rendered(config, "cluster.test")
     assert document["node"]["cluster"] == "cluster.test"
@@ -79,7 +79,7 @@ def test_values_arrive() -> None:
     assert found(document, "max_active_downstream_connections") == [7]
 
 
-def test_hostile_value_stays_a_value() -> None:
+def test_a_hostile_value_cannot_change_the_structure_of_the_configuration() -> None:
     hostile = '"}],"admin":{"address":{"socket_address":{"address":"0.0.0.0","port_value":1}}} # \n - x: y'
     document = rendered(trust_domain=hostile)
     assert document["node"]["cluster"] == hostile
@@ -95,7 +95,7 @@ def test_bootstrap_listens_on_nothing_but_a_private_socket() -> None:
         assert found(cluster, "socket_address") == []
 
 
-def test_configuration_from_another_host_comes_over_mutual_tls_and_keys_from_this_one() -> None:
+def test_remote_xds_uses_mutual_tls_and_keys_come_from_the_local_sds_socket() -> None:
     xds, sds = rendered(GatewayConfig(auth_host="auth.internal"), "td")["static_resources"]["clusters"]
     assert (xds["name"], sds["name"]) == ("xds", "sds")
     prefix = {"san_type": "URI", "matcher": {"prefix": "spiffe://td/auth/"}}
@@ -104,7 +104,7 @@ def test_configuration_from_another_host_comes_over_mutual_tls_and_keys_from_thi
     assert found(sds, "pipe") == [{"path": str(PATHS.sds_socket)}]
 
 
-def test_upstreams_across_hosts_are_mutual_tls_and_nothing_else() -> None:
+def test_upstreams_on_other_hosts_use_mutual_tls_only() -> None:
     auth, rest, relay = clusters(GatewayConfig(auth_host="auth.internal"), ("192.0.2.7", 8081))
     assert found(relay, "pipe") == [{"path": str(PATHS.connect_socket)}]
     assert (auth["type"], rest["type"]) == ("STRICT_DNS", "STATIC")
@@ -121,20 +121,20 @@ def test_upstreams_across_hosts_are_mutual_tls_and_nothing_else() -> None:
         assert found(cluster, "pipe") == []
 
 
-def test_upstreams_on_one_machine_are_sockets_of_the_home() -> None:
+def test_upstreams_on_the_same_machine_are_unix_sockets() -> None:
     for cluster in clusters():
         assert cluster["transport_socket"]["name"] == "envoy.transport_sockets.raw_buffer"
         assert found(cluster, "pipe")[0]["path"].startswith("/")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104  refused
-def test_upstream_to_everywhere_is_refused(host: str) -> None:
+def test_an_upstream_at_a_wildcard_address_is_refused(host: str) -> None:
     with pytest.raises(BootstrapError, match="cannot connect to"):
         rendered(rest=(host, 8081))
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
-def test_upstream_to_no_port_is_refused(port: int) -> None:
+def test_an_upstream_with_an_invalid_port_is_refused(port: int) -> None:
     with pytest.raises(BootstrapError, match="cannot reach"):
         rendered(GatewayConfig(auth_host="auth", auth_port=port))
 
@@ -155,11 +155,11 @@ def test_upstream_to_no_port_is_refused(port: int) -> None:
         ("with_request_body", []),
     ],
 )
-def test_safe_setting_is_as_it_must_be(key: str, expected: list[object]) -> None:
+def test_security_relevant_listener_settings_have_their_required_values(key: str, expected: list[object]) -> None:
     assert found(listener(), key) == expected
 
 
-def test_filters_come_in_their_order() -> None:
+def test_http_filters_are_in_the_required_order() -> None:
     filters = [entry["name"] for entry in found(listener(), "http_filters")[0]]
     assert filters == [
         "pass",
@@ -191,8 +191,8 @@ def edge_routes() -> list[dict[str, Any]]:
     return routes
 
 
-def test_only_logging_in_and_the_keys_of_tokens_are_open_to_everybody() -> None:
-    """No other route switches the question who it is off."""
+def test_only_login_and_discovery_routes_are_open_without_authentication() -> None:
+    """No other route switches authentication off."""
     unasked = [route for route in edge_routes() if found(route, "disabled")]
     demanding = [route for route in unasked if found(route, "requirement_name") == ["role-pass"]]
     matches = [route["match"] for route in unasked if route not in demanding]
@@ -204,7 +204,7 @@ def test_only_logging_in_and_the_keys_of_tokens_are_open_to_everybody() -> None:
         }
 
 
-def test_every_way_to_rest_names_its_operation_and_who_may() -> None:
+def test_every_route_to_rest_authorizes_its_operation_and_removes_credentials() -> None:
     for route in edge_routes():
         if route.get("route", {}).get("cluster") == "rest":
             operation = route["metadata"]["filter_metadata"]["sluice"]["operation"]
@@ -214,14 +214,14 @@ def test_every_way_to_rest_names_its_operation_and_who_may() -> None:
             assert "authorization" in route["request_headers_to_remove"]
 
 
-def test_operation_that_no_role_has_is_closed_to_every_access_token() -> None:
+def test_an_operation_that_no_role_has_is_denied_for_every_access_token() -> None:
     document: Any = route_configuration(GatewayConfig(), ROUTES[:1], Grants({"viewer": set()}))
     (by_access_token,) = [route for route in document["virtual_hosts"][0]["routes"] if found(route, "requirement_name")]
     assert found(by_access_token, "principals") == [[{"not_id": {"any": True}}]]
 
 
 def roles_of(route: dict[str, Any]) -> list[str]:
-    """Whom Envoy lets through by itself."""
+    """Return the roles that Envoy lets through without asking the auth service."""
     authorization = route["typed_per_filter_config"]["authorization"]
     from_metadata = [
         matcher["value"]["string_match"]["exact"]
@@ -236,8 +236,8 @@ def roles_of(route: dict[str, Any]) -> list[str]:
     return from_metadata + from_header
 
 
-def test_roles_of_the_policy_arrive_and_what_changes_something_is_asked_about() -> None:
-    """Envoy asks about access tokens of another policy, because what they say about owners may be out of date."""
+def test_only_reads_with_an_access_token_of_this_policy_are_decided_by_envoy() -> None:
+    """Envoy asks the auth service about access tokens of another policy: their ownership rules may be old."""
     with_operation = [route for route in edge_routes() if "metadata" in route]
     listed_by_cookie, listed_by_access_token, listed, submit, cancel = with_operation
     assert roles_of(listed_by_cookie) == roles_of(listed_by_access_token) == ["admin", "viewer"]
@@ -273,7 +273,7 @@ def test_domains_are_those_of_the_certificate(host: str, names: tuple[str, ...],
     assert domains(GatewayConfig(host=host, server_names=names)) == expected
 
 
-def test_every_local_reply_is_a_problem_document_and_for_people_a_page() -> None:
+def test_every_local_reply_is_a_problem_document_or_an_html_page_for_browsers() -> None:
     replies: dict[str, Any] = local_replies()
     assert replies["body_format"]["content_type"] == "application/problem+json"
     told = [each for each in replies["mappers"] if "body_format_override" in each]
@@ -293,18 +293,18 @@ def test_every_local_reply_is_a_problem_document_and_for_people_a_page() -> None
         assert "default-src 'none'" in header["header"]["value"]
 
 
-def test_source_that_asks_for_something_unknown_is_refused() -> None:
+def test_a_source_that_refers_to_an_unknown_value_is_refused() -> None:
     with pytest.raises(BootstrapError, match="refers to the unknown value"):
         fill({"$value": "secret"}, {})
 
 
-def test_source_that_forgets_a_value_is_refused() -> None:
-    """A setting that silently has no effect is worse than none."""
+def test_a_source_that_leaves_out_a_value_is_refused() -> None:
+    """A setting that silently has no effect is worse than a missing one."""
     with pytest.raises(BootstrapError, match=r"leaves out .*http_filters"):
         fill({}, {"http_filters": []})
 
 
-def test_comments_are_whole_lines(tmp_path: Path) -> None:
+def test_only_whole_comment_lines_are_removed_from_a_source(tmp_path: Path) -> None:
     source = tmp_path / "source.jsonc"
     source.write_text('// a\n{\n  // b\n  "url": "https://x" \n}\n')
     assert load_source(source) == {"url": "https://x"}

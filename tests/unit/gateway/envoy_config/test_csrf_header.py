@@ -1,4 +1,4 @@
-"""Of the headers that mean something inside, clients may send the CSRF token's alone."""
+"""The CSRF token is the only header with an internal meaning that clients may send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.gateway.envoy_config.headers import header_mutations
 
 
 def removed(name: str) -> bool:
-    """Whether Envoy takes this header away before anything looks at it."""
+    """Return whether Envoy removes this header before anything reads it."""
     for mutation in header_mutations():
         if mutation.get("remove") == name:
             return True
@@ -44,9 +44,9 @@ def removed(name: str) -> bool:
         "x-real-ip",
     ],
 )
-def test_what_means_something_inside_is_removed(name: str) -> None:
+def test_internal_headers_from_clients_are_removed(name: str) -> None:
     assert removed(name)
 
 
-def test_the_csrf_token_arrives() -> None:
+def test_the_csrf_header_from_clients_is_kept() -> None:
     assert not removed(CSRF_HEADER)

@@ -1,4 +1,4 @@
-"""The listener for HTTP/3, and what is told of it, as values."""
+"""The HTTP/3 listener and its advertisement to clients, checked as configuration values."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def documents(config: GatewayConfig, directory: Path) -> dict[str, Any]:
     return edge_documents(replace(inputs, config=config))
 
 
-def test_nothing_of_it_is_there_unless_it_is_wanted(tmp_path: Path) -> None:
+def test_http3_is_neither_served_nor_advertised_when_it_is_disabled(tmp_path: Path) -> None:
     made = documents(OFF, tmp_path)
     assert list(made[LISTENER]) == ["edge"]
     assert "alt-svc" not in str(made[ROUTES])
 
 
-def test_the_listener_has_the_same_filters_and_limits_and_what_envoy_knows(tmp_path: Path) -> None:
+def test_the_udp_listener_has_the_same_filters_and_limits_as_the_tcp_listener(tmp_path: Path) -> None:
     listeners = documents(ON, tmp_path)[LISTENER]
     tcp, udp = listeners["edge"], listeners["edge-quic"]
     from_json(LISTENER, udp)
@@ -45,7 +45,7 @@ def test_the_listener_has_the_same_filters_and_limits_and_what_envoy_knows(tmp_p
     assert quick["http3_protocol_options"]["quic_protocol_options"] == reliable["http2_protocol_options"]
 
 
-def test_it_takes_no_early_data_no_client_certificate_and_stays_where_it_is(tmp_path: Path) -> None:
+def test_the_udp_listener_has_no_early_data_client_certificates_or_migration(tmp_path: Path) -> None:
     udp = documents(ON, tmp_path)[LISTENER]["edge-quic"]
     transport = udp["filter_chains"][0]["transport_socket"]["typed_config"]
     tls = transport["downstream_tls_context"]
@@ -57,13 +57,13 @@ def test_it_takes_no_early_data_no_client_certificate_and_stays_where_it_is(tmp_
     assert options["max_sessions_per_event_loop"] == ON.max_connections
 
 
-def test_the_port_that_clients_see_is_told() -> None:
+def test_alt_svc_advertises_the_port_that_clients_see() -> None:
     assert alternative_service(ON) == 'h3=":8443"; ma=3600'
     assert alternative_service(GatewayConfig(http3=True, public_url="https://sluice.example.com")) == (
         'h3=":443"; ma=3600'
     )
 
 
-def test_it_needs_a_fixed_port() -> None:
+def test_http3_needs_a_fixed_port() -> None:
     with pytest.raises(ValueError, match="http3 needs a fixed port"):
         GatewayConfig(http3=True, port=0)

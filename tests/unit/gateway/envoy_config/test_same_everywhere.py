@@ -1,4 +1,4 @@
-"""Two auth services send Envoy the same: an Envoy that changes over from one to the other has nothing to do."""
+"""All auth services send Envoy the same resources, so an Envoy that switches has nothing to change."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ print(sorted((kind, each.version) for kind, each in found.items()))
 """
 
 
-def test_versions_follow_from_the_content_in_every_process() -> None:
-    """Maps have another order in each process; the bytes must not."""
+def test_resource_versions_are_the_same_in_every_process() -> None:
+    """Maps are ordered differently in each process; the serialized bytes must not differ."""
     told = {
         subprocess.run([sys.executable, "-P", "-c", VERSIONS], capture_output=True, check=True).stdout for _ in "123"
     }
@@ -46,7 +46,7 @@ def test_versions_follow_from_the_content_in_every_process() -> None:
     assert b"Listener" in told.pop()
 
 
-def test_envoy_is_told_of_every_auth_service() -> None:
+def test_envoy_is_configured_with_every_auth_service() -> None:
     (auth,) = (each for each in clusters(TWO) if each["name"] == "auth")
     paths = [
         each["endpoint"]["address"]["pipe"]["path"] for each in auth["load_assignment"]["endpoints"][0]["lb_endpoints"]
@@ -60,12 +60,12 @@ def test_envoy_is_told_of_every_auth_service() -> None:
     assert paths == ["/home/of/cluster/run/sock/xds.sock", "/home/of/cluster/run/sock/xds-2.sock"]
 
 
-def test_one_auth_service_is_asked_once() -> None:
+def test_a_single_auth_service_is_not_retried() -> None:
     assert "retry_policy" not in str(http_filters(GatewayConfig()))
     assert "retry_policy" not in str(route_configuration(GatewayConfig(), (), Grants({})))
 
 
-def test_what_may_be_done_twice_is_asked_again_and_nothing_else() -> None:
+def test_only_idempotent_requests_are_retried_at_another_auth_service() -> None:
     routes: Any = route_configuration(TWO, (), Grants({}))["virtual_hosts"]
     retried = {
         (
@@ -83,12 +83,12 @@ def test_what_may_be_done_twice_is_asked_again_and_nothing_else() -> None:
     assert {each["retry_back_off"]["max_interval"] for each in asking} == {"0.250s"}
 
 
-def test_envoys_share_a_port_only_if_there_are_several() -> None:
+def test_port_reuse_is_enabled_only_with_several_envoys() -> None:
     assert listener()["enable_reuse_port"] is False
     assert listener(TWO)["enable_reuse_port"] is True
 
 
-def test_several_envoys_together_grant_no_more_than_one() -> None:
+def test_several_envoys_together_have_the_rate_limit_of_one() -> None:
     def buckets(config: GatewayConfig) -> list[tuple[int, int]]:
         (limit,) = rate_limit(config)
         typed: Any = limit["typed_config"]
@@ -99,7 +99,7 @@ def test_several_envoys_together_grant_no_more_than_one() -> None:
     assert [(2 * burst, 2 * fill) for burst, fill in two] == one
 
 
-def test_each_envoy_has_its_own_files_and_asks_the_same_services() -> None:
+def test_each_envoy_has_its_own_files_and_shares_the_service_sockets() -> None:
     second = EnvoyPaths.of(Home(PATHS.bootstrap.parents[2]), "envoy-2")
     assert (second.auth_socket, second.xds_socket, second.rest_socket) == (
         PATHS.auth_socket,
@@ -111,7 +111,7 @@ def test_each_envoy_has_its_own_files_and_asks_the_same_services() -> None:
     assert auth_service_path(PATHS.auth_socket, 1) == PATHS.auth_socket
 
 
-def test_names() -> None:
+def test_auth_services_and_envoys_are_numbered_by_name() -> None:
     assert (auth_names(TWO), envoy_names(TWO)) == (["auth-1", "auth-2"], ["envoy", "envoy-2"])
     assert [auth_number(TWO, name) for name in auth_names(TWO)] == [1, 2]
     assert auth_number(GatewayConfig(), "whatever") == 1
@@ -130,6 +130,6 @@ def test_names() -> None:
         ({"envoys": 2, "http3": True}, "fixed TCP port"),
     ],
 )
-def test_what_cannot_be_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_invalid_counts_of_auth_services_and_envoys_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GatewayConfig(**settings)

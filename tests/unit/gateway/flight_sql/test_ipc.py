@@ -1,4 +1,4 @@
-"""IPC streams are cut where Arrow's own reader cuts them, and no bytes lead out of bounds."""
+"""IPC streams are split where Arrow's own reader splits them, and no input causes reads out of bounds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def written(table: pa.Table, compression: Literal["lz4", "zstd"] | None = None) 
 
 
 @pytest.mark.parametrize("table", [TABLE, TABLE.slice(0, 0), pa.table({})], ids=["rows", "no rows", "no columns"])
-def test_messages_are_those_of_arrow(table: pa.Table) -> None:
+def test_a_stream_is_split_into_the_same_messages_as_by_arrow(table: pa.Table) -> None:
     stream = written(table)
     theirs = list(pa.ipc.MessageReader.open_stream(stream))
     ours = list(split(stream))
@@ -39,18 +39,18 @@ def test_messages_are_those_of_arrow(table: pa.Table) -> None:
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
-def test_compression_is_seen(compression: Literal["lz4", "zstd"]) -> None:
+def test_compressed_record_batches_are_recognized(compression: Literal["lz4", "zstd"]) -> None:
     _, *batches = split(written(TABLE, compression=compression))
     assert batches
     assert all(each.compressed for each in batches)
 
 
-def test_dictionaries_are_seen() -> None:
+def test_dictionary_batches_are_recognized() -> None:
     table = pa.table({"d": pa.array(["a", "b", "a"]).dictionary_encode()})
     assert DICTIONARY_BATCH in {each.kind for each in split(written(table))}
 
 
-def test_a_schema_alone_is_read_by_arrow() -> None:
+def test_arrow_reads_an_encapsulated_schema_message() -> None:
     schema = next(split(STREAM))
     assert pa.ipc.read_schema(pa.py_buffer(encapsulated(schema.header))) == TABLE.schema
 
@@ -74,7 +74,9 @@ def test_damaged_streams_are_refused(stream: bytes) -> None:
 
 @settings(max_examples=300)
 @given(st.dictionaries(st.integers(0, 700), st.integers(0, 255), max_size=8), st.integers(0, len(STREAM)))
-def test_no_change_of_bytes_raises_anything_else(changes: dict[int, int], length: int) -> None:
+def test_changed_bytes_raise_only_invalid_message_and_never_exceed_the_stream(
+    changes: dict[int, int], length: int
+) -> None:
     stream = bytearray(STREAM[:length])
     for position, value in changes.items():
         if position < len(stream):

@@ -1,4 +1,4 @@
-"""The declared messages are those of Spark, and nothing but Flight SQL's commands is a command."""
+"""The declared messages match those of Spark, and only Flight SQL commands count as commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENUM, INT32 = 14, 5
 
 
 @pytest.mark.parametrize("name", SPARKS)
-def test_fields_have_the_numbers_and_types_of_this_spark(name: str) -> None:
+def test_declared_fields_have_the_numbers_and_types_of_the_installed_spark(name: str) -> None:
     theirs = SPARKS[name].DESCRIPTOR.fields_by_name
     for field in new(name).DESCRIPTOR.fields:
         other = theirs[field.name]
@@ -35,11 +35,11 @@ def test_fields_have_the_numbers_and_types_of_this_spark(name: str) -> None:
         assert (field.number, field.type, field.is_repeated) == (other.number, kind, other.is_repeated), field.name
 
 
-def test_the_interrupt_is_of_one_operation() -> None:
+def test_the_interrupt_type_constant_is_sparks_interrupt_by_operation_id() -> None:
     assert base_pb2.InterruptRequest.INTERRUPT_TYPE_OPERATION_ID == INTERRUPT_OPERATION
 
 
-def test_arrows_own_client_reads_what_is_encoded_here() -> None:
+def test_arrows_flight_client_reads_our_encoded_messages() -> None:
     descriptor = new("FlightDescriptor", type=2, cmd=b"command").SerializeToString()
     assert flight.FlightDescriptor.deserialize(descriptor).command == b"command"
     info = new(
@@ -54,12 +54,12 @@ def test_arrows_own_client_reads_what_is_encoded_here() -> None:
     assert (read.total_records, read.total_bytes, read.endpoints[0].locations) == (-1, -1, [])
 
 
-def test_a_command_comes_back() -> None:
+def test_a_packed_command_can_be_unpacked() -> None:
     name, command = unpacked(packed("CommandStatementQuery", query=b"SELECT 1"))
     assert (name, command.query) == ("CommandStatementQuery", b"SELECT 1")
 
 
-def test_not_given_is_not_empty() -> None:
+def test_an_absent_field_is_distinguished_from_an_empty_one() -> None:
     _, without = unpacked(packed("CommandGetDbSchemas"))
     _, empty = unpacked(packed("CommandGetDbSchemas", catalog=b""))
     assert (without.HasField("catalog"), empty.HasField("catalog")) == (False, True)
@@ -75,19 +75,19 @@ def test_not_given_is_not_empty() -> None:
         pytest.param(b"\x0a\x01\xff", id="type that is not UTF-8"),
     ],
 )
-def test_anything_else_is_refused(data: bytes) -> None:
+def test_data_that_is_not_a_known_command_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidMessage):
         unpacked(data)
 
 
-def test_text_is_utf8() -> None:
+def test_text_that_is_not_utf8_is_refused() -> None:
     assert text("größer".encode()) == "größer"
     with pytest.raises(InvalidMessage):
         text(b"\xff")
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_raise_anything_else(data: bytes) -> None:
+def test_decoding_arbitrary_bytes_raises_only_invalid_message(data: bytes) -> None:
     for name in ("Any", "FlightData", "FlightDescriptor", "Action", "Ticket", "CommandGetTables"):
         try:
             decode(name, data)

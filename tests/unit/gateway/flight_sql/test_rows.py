@@ -1,4 +1,4 @@
-"""What a session's driver answers is read within bounds, or not at all."""
+"""Answers of a session's driver are read within bounds or refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def read(*streams: bytes) -> list[Row]:
 
 
 def many_batches(table: pa.Table, count: int) -> bytes:
-    """One stream with ``table`` so many times."""
+    """Return one stream that contains ``table`` ``count`` times."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         for _ in range(count):
@@ -55,12 +55,12 @@ async def test_rows_of_all_streams_are_read() -> None:
         pytest.param(bytes(MAX_ROW_BYTES + 1), id="too long"),
     ],
 )
-async def test_other_answers_are_refused(stream: bytes) -> None:
+async def test_malformed_or_oversized_answers_are_refused(stream: bytes) -> None:
     with pytest.raises(InvalidMessage):
         await read(stream)
 
 
-async def test_text_that_points_outside_is_refused() -> None:
+async def test_text_offsets_outside_the_buffer_are_refused() -> None:
     stream = bytearray(ipc_stream(pa.table({"s": ["aaaa", "bbbb"]})))
     offsets = bytes(stream).index(b"\x04\x00\x00\x00\x08\x00\x00\x00")
     stream[offsets + 4 : offsets + 8] = b"\xff\xff\xff\x7f"

@@ -1,4 +1,4 @@
-"""The service with Arrow as its reader, and in the place of Spark a server that answers what a test wants."""
+"""The Flight SQL service with Arrow as its reader and a fake server in place of Spark."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ SHOWN = {
 
 @dataclass
 class FakeSpark:
-    """Remembers statements and whose they are; ``FOREVER`` never ends, and unknown ones are mistakes."""
+    """A fake Spark server that records statements and their users.
+
+    ``FOREVER`` never ends; unknown statements fail with a syntax error.
+    """
 
     answers: dict[str, list[bytes]] = field(default_factory=dict)
     ran: list[tuple[str, str]] = field(default_factory=list)
@@ -99,7 +102,7 @@ class FakeSpark:
 
 @dataclass
 class OneSession:
-    """Everybody's calls go to the one server."""
+    """Fakes the sessions: the calls of all users go to one server."""
 
     to: BoundedChannel
     dropped: list[str] = field(default_factory=list)
@@ -113,7 +116,7 @@ class OneSession:
 
 @dataclass
 class Running:
-    """The service, and a client of it."""
+    """The running service and a client for it."""
 
     spark: FakeSpark
     channel: Channel
@@ -137,13 +140,13 @@ class Running:
             return [each async for each in stream]
 
     async def ticket(self, command: bytes, as_: str = "ada") -> Message:
-        """What ``GetFlightInfo`` gives."""
+        """Return the ticket that ``GetFlightInfo`` gives for a command."""
         (answer,) = await self.call("GetFlightInfo", descriptor(command), as_=as_)
         (endpoint,) = decode("FlightInfo", answer).endpoint
         return endpoint.ticket
 
     async def rows(self, command: bytes) -> list[dict[str, Any]]:
-        """What a query or another command returns."""
+        """Return the rows of a query or another command."""
         return read(await self.call("DoGet", await self.ticket(command)))
 
     async def refused(self, method: str, *messages: Message | bytes, as_: str = "ada") -> Status:
@@ -166,7 +169,7 @@ def put(command: bytes, *rest: Message) -> list[Message]:
 
 
 def read(answers: list[bytes]) -> list[dict[str, Any]]:
-    """The rows of a stream of ``FlightData``."""
+    """Return the rows in a stream of ``FlightData``."""
     stream = b""
     for answer in answers:
         data = decode("FlightData", answer)
@@ -213,7 +216,7 @@ async def serving(stack: contextlib.AsyncExitStack, service: Any, path: Path) ->
     stack.callback(server.close)
 
 
-async def test_a_query_runs_when_it_is_fetched_as_its_principal(running: Running) -> None:
+async def test_a_query_runs_as_its_principal_only_when_it_is_fetched(running: Running) -> None:
     ticket = await running.ticket(query("SELECT n"))
     assert running.spark.ran == []
     answers = await running.call("DoGet", ticket)
@@ -239,7 +242,7 @@ async def test_an_expired_ticket_runs_nothing(running: Running) -> None:
 
 
 @pytest.mark.parametrize("forged", ["of another method", "of Spark Connect", "used", "none"])
-async def test_only_an_assertion_for_this_call_is_believed(running: Running, forged: str) -> None:
+async def test_an_assertion_that_is_missing_used_or_for_another_call_is_refused(running: Running, forged: str) -> None:
     path, other = f"/{FLIGHT_SERVICE}/GetFlightInfo", f"/{FLIGHT_SERVICE}/DoGet"
     assertion = running.signer.assertion("POST", path)
     if forged == "used":
@@ -253,7 +256,7 @@ async def test_only_an_assertion_for_this_call_is_believed(running: Running, for
     assert caught.value.status is Status.UNAUTHENTICATED
 
 
-async def test_each_principal_has_a_session_of_spark_and_keeps_it(running: Running) -> None:
+async def test_each_principal_keeps_its_own_spark_session(running: Running) -> None:
     for name in ("ada", "bob", "ada"):
         await running.call("DoGet", await running.ticket(query("SELECT n"), name), as_=name)
     first, second, third = running.spark.sessions
@@ -268,14 +271,14 @@ async def test_a_session_that_spark_closed_is_replaced(running: Running) -> None
     assert len(running.spark.ran) == 2
 
 
-async def test_sparks_message_arrives_and_is_bounded(running: Running) -> None:
+async def test_sparks_error_message_is_forwarded_and_bounded_in_length(running: Running) -> None:
     ticket = await running.ticket(query("SELEC"))
     with pytest.raises(GRPCError, match="PARSE_SYNTAX_ERROR") as caught:
         await running.call("DoGet", ticket)
     assert len(caught.value.message or "") <= 2000
 
 
-async def test_whoever_goes_ends_the_statement(running: Running) -> None:
+async def test_a_running_statement_is_interrupted_when_its_client_disconnects(running: Running) -> None:
     path = f"/{FLIGHT_SERVICE}/DoGet"
     metadata = {HEADER: running.signer.assertion("POST", path)}
     ticket = await running.ticket(query("FOREVER"))
@@ -294,7 +297,7 @@ async def test_a_statement_that_ends_is_not_interrupted(running: Running) -> Non
     assert running.spark.interrupted.empty()
 
 
-async def test_an_update_runs_once_and_its_rows_are_not_counted(running: Running) -> None:
+async def test_an_update_runs_once_and_reports_an_unknown_row_count(running: Running) -> None:
     command = packed("CommandStatementUpdate", query=b"SELECT n")
     (answer,) = await running.call("DoPut", *put(command))
     result = decode("DoPutUpdateResult", decode("PutResult", answer).app_metadata)
@@ -308,7 +311,7 @@ async def test_parameters_are_refused_before_anything_runs(running: Running) -> 
     assert running.spark.ran == []
 
 
-async def test_a_prepared_statement_tells_its_schema_and_runs_often(running: Running) -> None:
+async def test_a_prepared_statement_reports_its_schema_and_runs_repeatedly(running: Running) -> None:
     running.spark.answers["SELECT * FROM (\nSELECT n\n) LIMIT 0"] = [ipc_stream(NUMBERS.slice(0, 0))]
     handle, schema = await prepared(running, "SELECT n;")
     assert schema == NUMBERS.schema
@@ -332,7 +335,7 @@ async def test_preparing_an_update_does_not_run_it(running: Running) -> None:
 
 
 async def prepared(running: Running, sql: str) -> tuple[bytes, pa.Schema | None]:
-    """A prepared statement: its handle and the schema of its rows."""
+    """Create a prepared statement; return its handle and the schema of its rows."""
     body = packed("ActionCreatePreparedStatementRequest", query=sql.encode())
     (answer,) = await running.call("DoAction", new("Action", type=b"CreatePreparedStatement", body=body))
     name, result = unpacked(decode("Result", answer).body)
@@ -341,7 +344,7 @@ async def prepared(running: Running, sql: str) -> tuple[bytes, pa.Schema | None]
     return result.prepared_statement_handle, schema
 
 
-async def test_catalogs_schemas_and_tables(running: Running) -> None:
+async def test_catalogs_schemas_and_tables_are_listed_with_filters(running: Running) -> None:
     assert await running.rows(packed("CommandGetCatalogs")) == [{"catalog_name": "spark_catalog"}]
     schemas = await running.rows(packed("CommandGetDbSchemas", db_schema_filter_pattern=b"s%"))
     assert schemas == [{"catalog_name": "spark_catalog", "db_schema_name": "shop"}]
@@ -394,14 +397,14 @@ async def test_catalogs_schemas_and_tables(running: Running) -> None:
         pytest.param("DoAction", new("Action", type=b"CreatePreparedStatement"), "INVALID_ARGUMENT", id="no body"),
     ],
 )
-async def test_anything_else_is_refused_and_runs_nothing(
+async def test_unsupported_or_malformed_requests_are_refused_and_run_nothing(
     running: Running, method: str, message: Message | bytes, status: str
 ) -> None:
     assert await running.refused(method, message) is Status[status]
     assert running.spark.ran == []
 
 
-def test_the_routes_exist_only_where_flight_sql_is_on() -> None:
+def test_flight_sql_routes_exist_only_when_flight_sql_is_enabled() -> None:
     flight = {route.path for route in connect_operations(flight_sql=True)} - {
         route.path for route in connect_operations()
     }

@@ -1,4 +1,4 @@
-"""Whose a handle is, for how long, and how many there may be."""
+"""Statement handles: who owns one, how long it lasts, and how many there may be."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def statements(clock: Clock) -> Statements:
     return Statements(clock)
 
 
-def test_a_ticket_is_good_once(statements: Statements) -> None:
+def test_a_ticket_can_be_redeemed_only_once(statements: Statements) -> None:
     ticket = statements.ticket("ada", "SELECT 1")
     assert statements.redeem("ada", ticket) == "SELECT 1"
     with pytest.raises(StatementRefused) as caught:
@@ -47,7 +47,7 @@ def test_a_ticket_is_good_once(statements: Statements) -> None:
     assert len(statements) == 0
 
 
-def test_another_ones_handles_do_not_exist(statements: Statements) -> None:
+def test_handles_of_another_principal_are_not_found(statements: Statements) -> None:
     ticket = statements.ticket("ada", "SELECT 1")
     prepared = statements.prepare("ada", "SELECT 2", b"")
     with pytest.raises(StatementRefused):
@@ -59,7 +59,7 @@ def test_another_ones_handles_do_not_exist(statements: Statements) -> None:
     assert statements.redeem("ada", ticket) == "SELECT 1"
 
 
-def test_a_ticket_is_no_prepared_statement_and_the_other_way_round(statements: Statements) -> None:
+def test_a_ticket_is_not_accepted_as_a_prepared_statement_nor_vice_versa(statements: Statements) -> None:
     ticket, prepared = statements.ticket("ada", "SELECT 1"), statements.prepare("ada", "SELECT 2", b"schema")
     with pytest.raises(StatementRefused):
         statements.prepared("ada", ticket)
@@ -78,7 +78,7 @@ def test_a_ticket_expires(statements: Statements, clock: Clock) -> None:
     assert len(statements) == 1
 
 
-def test_a_prepared_statement_lives_while_it_is_used(statements: Statements, clock: Clock) -> None:
+def test_a_prepared_statement_expires_only_when_it_is_unused(statements: Statements, clock: Clock) -> None:
     handle = statements.prepare("ada", "SELECT 1", b"schema")
     for _ in range(3):
         clock.now += PREPARED_SECONDS - 1
@@ -88,7 +88,7 @@ def test_a_prepared_statement_lives_while_it_is_used(statements: Statements, clo
         statements.prepared("ada", handle)
 
 
-def test_a_closed_statement_is_gone(statements: Statements) -> None:
+def test_a_closed_statement_is_not_found_and_can_be_closed_twice(statements: Statements) -> None:
     handle = statements.prepare("ada", "SELECT 1", b"")
     statements.close("ada", handle)
     statements.close("ada", handle)
@@ -96,7 +96,7 @@ def test_a_closed_statement_is_gone(statements: Statements) -> None:
         statements.prepared("ada", handle)
 
 
-def test_one_principal_has_so_many_and_others_are_not_hindered(statements: Statements, clock: Clock) -> None:
+def test_the_statement_limit_is_per_principal(statements: Statements, clock: Clock) -> None:
     for _ in range(MAX_STATEMENTS):
         statements.ticket("ada", "SELECT 1")
     with pytest.raises(StatementRefused) as caught:
@@ -107,7 +107,7 @@ def test_one_principal_has_so_many_and_others_are_not_hindered(statements: State
     statements.ticket("ada", "SELECT 1")
 
 
-def test_the_text_of_one_and_of_all_is_bounded(statements: Statements) -> None:
+def test_the_total_sql_text_is_bounded_per_principal_and_overall(statements: Statements) -> None:
     longest = "x" * MAX_SQL_BYTES
     fit = MAX_SQL_BYTES_OF_ONE // MAX_SQL_BYTES
     for _ in range(fit):
@@ -121,14 +121,14 @@ def test_the_text_of_one_and_of_all_is_bounded(statements: Statements) -> None:
 
 
 @pytest.mark.parametrize("sql", ["", " \n", "x" * (MAX_SQL_BYTES + 1), "ü" * (MAX_SQL_BYTES // 2 + 1)])
-def test_sql_is_neither_empty_nor_too_long(statements: Statements, sql: str) -> None:
+def test_empty_or_too_long_sql_is_refused(statements: Statements, sql: str) -> None:
     with pytest.raises(StatementRefused) as caught:
         statements.ticket("ada", sql)
     assert caught.value.status is Status.INVALID_ARGUMENT
     assert "xxx" not in str(caught.value)
 
 
-def test_handles_are_random(statements: Statements) -> None:
+def test_handles_are_unique_and_of_fixed_length(statements: Statements) -> None:
     handles = {statements.ticket("ada", "SELECT 1") for _ in range(50)}
     assert len(handles) == 50
     assert {len(each) for each in handles} == {module._HANDLE_BYTES}

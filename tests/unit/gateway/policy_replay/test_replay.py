@@ -72,12 +72,12 @@ def user(name: str, roles: tuple[str, ...] = (), groups: tuple[str, ...] = ()) -
 ADA = request("ada", "jobs.cancel", roles=("operator", "guest"))
 
 
-def test_same_policy_changes_nothing() -> None:
+def test_replaying_the_same_policy_reports_no_changes() -> None:
     found = replayed(policy(), [ADA, request("ada", "overview.read", roles=("operator", "guest"))])
     assert (found.changes, found.decided, found.unknown) == (False, 2, 0)
 
 
-def test_what_is_not_granted_any_more() -> None:
+def test_a_removed_grant_is_reported_as_refused() -> None:
     later = request("ada", "jobs.cancel", roles=("operator", "guest"), time="2026-03-02T12:00:00.000Z")
     found = replayed(changed(b'ada = ["operator"]', b""), [later, ADA])
     (row,) = found.rows
@@ -86,7 +86,7 @@ def test_what_is_not_granted_any_more() -> None:
     assert row.reason == "no role allows it"
 
 
-def test_what_is_granted_for_ones_own_jobs_only() -> None:
+def test_a_grant_reduced_to_own_jobs_is_reported_as_own_only() -> None:
     found = replayed(changed(b'ada = ["operator"]', b'ada = ["submitter"]'), [ADA])
     assert [row.effect for row in found.rows] == [Effect.OWN_ONLY]
     # Whoever had it for the own jobs only loses nothing.
@@ -94,13 +94,13 @@ def test_what_is_granted_for_ones_own_jobs_only() -> None:
     assert not replayed(changed(b'ada = ["operator"]', b""), [eve]).changes
 
 
-def test_what_is_newly_granted() -> None:
+def test_a_new_grant_is_reported_as_allowed() -> None:
     refused = request("eve", "jobs.submit", decision="deny", status=403, roles=("guest",))
     found = replayed(changed(b'allow = ["overview.read"]', b'allow = ["overview.read", "jobs.submit"]'), [refused])
     assert [(row.effect, row.principal) for row in found.rows] == [(Effect.ALLOWED, "eve")]
 
 
-def test_roles_of_groups_change_with_the_policy_and_those_of_the_credential_stay() -> None:
+def test_group_roles_change_with_the_policy_and_credential_roles_stay() -> None:
     by_group = request("bob", "jobs.cancel", roles=("operator", "guest"), groups=("ops",))
     by_certificate = request("bob", "jobs.cancel", roles=("operator", "guest"))
     found = replayed(changed(b'ops = ["operator"]', b""), [by_group])
@@ -122,7 +122,7 @@ def test_a_token_has_its_own_role_and_scopes() -> None:
     assert [(row.effect, row.operation) for row in found.rows] == [(Effect.REFUSED, "jobs.submit")]
 
 
-def test_user_file_counts_where_the_log_names_no_roles() -> None:
+def test_the_user_file_supplies_roles_that_the_log_does_not_name() -> None:
     record = request("kim", "jobs.submit")
     found = replayed(policy(), [record])
     assert (found.unknown, found.decided) == (1, 0)
@@ -144,12 +144,12 @@ def test_user_file_counts_where_the_log_names_no_roles() -> None:
         AuditRecord(event="act", kind="token.created", principal="ada", time=TIME),
     ],
 )
-def test_what_the_policy_did_not_decide_is_left_out(record: AuditRecord) -> None:
+def test_records_that_the_policy_did_not_decide_are_left_out(record: AuditRecord) -> None:
     found = replayed(changed(b'ada = ["operator"]', b""), [record])
     assert (found.changes, found.decided, found.unknown) == (False, 0, 0)
 
 
-def test_earlier_requests_are_left_out() -> None:
+def test_requests_before_the_start_time_are_left_out() -> None:
     found = Replay(
         changed(b'ada = ["operator"]', b""), Requesters(policy()), since=dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
     )
@@ -159,7 +159,7 @@ def test_earlier_requests_are_left_out() -> None:
     assert found.changes
 
 
-def test_rows_are_bounded_and_what_is_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_bounded_and_omitted_rows_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ROWS", 3)
     found = replayed(
         changed(b"[roles.operator]\nallow = [", b"[roles.operator]\ndeny = ["),
@@ -189,12 +189,12 @@ def replayed_egress(old: bytes, new: bytes, *records: AuditRecord) -> Replay:
     return found
 
 
-def test_way_out_same_policy_changes_nothing() -> None:
+def test_egress_replay_of_the_same_policy_reports_no_changes() -> None:
     found = replayed_egress(b"", b"", connection("api.example.com:443"), connection("db.example.com:5432"))
     assert (found.changes, found.decided) == (False, 2)
 
 
-def test_way_out_what_would_be_refused_by_destination_and_job() -> None:
+def test_egress_refusals_are_reported_by_destination_and_job() -> None:
     found = replayed_egress(
         b'"api.example.com:443", ',
         b"",
@@ -210,7 +210,7 @@ def test_way_out_what_would_be_refused_by_destination_and_job() -> None:
     assert {row.operation for row in found.rows} == {"egress.connect"}
 
 
-def test_way_out_what_would_be_newly_allowed() -> None:
+def test_egress_connections_that_would_be_newly_allowed_are_counted() -> None:
     refused = {"decision": "deny", "status": 403, "reason": "no rule allows it"}
     audited = connection("new.example.com:443", reason="audit: would be refused: no rule allows it")
     at_the_box = connection("new.example.com:443", event="egress", method="TCP", decision="deny", status=0)
@@ -222,7 +222,7 @@ def test_way_out_what_would_be_newly_allowed() -> None:
     assert (row.effect, row.target, row.count) == (Effect.ALLOWED, "new.example.com:443", 42)
 
 
-def test_way_out_a_name_that_did_not_exist_for_a_job_is_judged_by_any_port() -> None:
+def test_egress_refusal_of_a_dns_name_is_replayed_for_any_port() -> None:
     refused = {"event": "egress", "method": "DNS", "decision": "deny", "status": 0, "reason": "not_allowed"}
     found = replayed_egress(
         b"to = [",
@@ -235,7 +235,7 @@ def test_way_out_a_name_that_did_not_exist_for_a_job_is_judged_by_any_port() -> 
     assert (row.effect, row.target, row.count) == (Effect.ALLOWED, "new.example.com", 1)
 
 
-def test_way_out_a_role_that_is_lost_counts() -> None:
+def test_egress_refusal_because_of_a_lost_role_is_reported() -> None:
     new = policy((CURRENT + EGRESS).replace(b'ada = ["operator"]', b""))
     found = Replay(new, Requesters(policy(CURRENT + EGRESS)))
     found.take(connection("api.example.com:443"))
@@ -254,5 +254,5 @@ def test_way_out_a_role_that_is_lost_counts() -> None:
         connection("api.example.com:443", principal=""),
     ],
 )
-def test_way_out_what_the_policy_did_not_decide_is_left_out(record: AuditRecord) -> None:
+def test_egress_records_that_the_policy_did_not_decide_are_left_out(record: AuditRecord) -> None:
     assert not replayed_egress(b"*.s3.example.com:443", b"*.s4.example.com:443", record).changes

@@ -45,7 +45,7 @@ def files_of(issued: Issued, directory: Path, *names: str) -> CertificateFiles:
 
 
 def refusal(files: CertificateFiles, now: dt.datetime = NOW) -> str:
-    """What is said of files that are refused; nothing is given to Envoy."""
+    """Return the error message for files that are refused; check that nothing is given to Envoy."""
     before = files.used
     with pytest.raises(SluiceError) as caught:
         files.update(now)
@@ -53,7 +53,7 @@ def refusal(files: CertificateFiles, now: dt.datetime = NOW) -> str:
     return str(caught.value)
 
 
-def test_chain_and_key_are_given_together_once(issued: Issued, tmp_path: Path) -> None:
+def test_the_chain_and_key_are_given_to_envoy_together_and_only_once(issued: Issued, tmp_path: Path) -> None:
     files = files_of(issued, tmp_path)
     given = files.update(NOW)
     assert given is not None
@@ -68,7 +68,7 @@ def test_chain_and_key_are_given_together_once(issued: Issued, tmp_path: Path) -
     assert REGISTRY.get_sample_value("sluice_certificate_file_not_after_seconds", shown) == end
 
 
-def test_without_the_setting_there_is_nothing_to_watch() -> None:
+def test_no_certificate_files_are_watched_without_the_setting() -> None:
     assert CertificateFiles.of(GatewayConfig()) is None
 
 
@@ -79,7 +79,7 @@ def test_without_the_setting_there_is_nothing_to_watch() -> None:
         pytest.param(lambda: rsa.generate_private_key(65537, 2048), id="RSA of 2048 bits"),
     ],
 )
-def test_other_kinds_of_keys_are_taken(
+def test_other_supported_kinds_of_keys_are_accepted(
     authority: PublicAuthority, tmp_path: Path, key: Callable[[], rsa.RSAPrivateKey]
 ) -> None:
     assert files_of(authority.issue(NAME, key=key()), tmp_path).update(NOW) is not None
@@ -109,7 +109,7 @@ def test_weak_and_unusual_keys_are_refused(
         (("SLUICE.example.COM", "b.test"), ("sluice.Example.com", "b.test")),
     ],
 )
-def test_names_are_compared_as_browsers_do(
+def test_server_names_match_certificate_names_as_in_browsers(
     authority: PublicAuthority, tmp_path: Path, names: tuple[str, ...], wanted: tuple[str, ...]
 ) -> None:
     assert files_of(authority.issue(*names), tmp_path, *wanted).update(NOW) is not None
@@ -127,14 +127,14 @@ def test_names_are_compared_as_browsers_do(
         ((), (NAME,)),
     ],
 )
-def test_certificate_without_one_of_the_names_is_refused(
+def test_a_certificate_that_lacks_a_server_name_is_refused(
     authority: PublicAuthority, tmp_path: Path, names: tuple[str, ...], wanted: tuple[str, ...]
 ) -> None:
     told = refusal(files_of(authority.issue(*names), tmp_path, *wanted))
     assert "gateway.server_names" in told
 
 
-def test_names_in_a_certificate_write_no_lines_into_the_log(authority: PublicAuthority, tmp_path: Path) -> None:
+def test_certificate_names_cannot_inject_lines_into_the_log(authority: PublicAuthority, tmp_path: Path) -> None:
     hostile = authority.issue("evil\nINFO all is well\x1b[2J")
     told = refusal(files_of(hostile, tmp_path)), refusal(files_of(hostile, tmp_path), NOW + 400 * DAY)
     assert all("all is well" in each and each.isprintable() for each in told)
@@ -168,7 +168,9 @@ def test_certificate_is_used_as_soon_as_it_is_valid(authority: PublicAuthority, 
     assert files.update(NOW + DAY) is not None
 
 
-def test_certificate_that_is_not_for_servers_is_refused(authority: PublicAuthority, tmp_path: Path) -> None:
+def test_a_certificate_with_unsuitable_usages_or_must_staple_is_refused(
+    authority: PublicAuthority, tmp_path: Path
+) -> None:
     clients = authority.issue(NAME, usages=[ExtendedKeyUsageOID.CLIENT_AUTH])
     assert "serverAuth" in refusal(files_of(clients, tmp_path / "clients"))
     assert files_of(authority.issue(NAME, usages=()), tmp_path / "no usages").update(NOW) is not None
@@ -203,7 +205,7 @@ def test_key_that_others_can_read_is_refused(issued: Issued, tmp_path: Path, mod
     assert "others can read this secret" in refusal(files)
 
 
-def test_key_in_a_file_that_is_no_file_is_refused_without_waiting(issued: Issued, tmp_path: Path) -> None:
+def test_a_missing_or_special_file_or_directory_is_refused_without_blocking(issued: Issued, tmp_path: Path) -> None:
     for number, name in enumerate(("fullchain.pem", "privkey.pem")):
         directory = tmp_path / str(number)
         files = files_of(issued, directory)
@@ -225,9 +227,7 @@ def test_huge_file_is_refused(issued: Issued, tmp_path: Path, name: str, limit: 
     assert f"larger than {limit} bytes" in refusal(files)
 
 
-def test_what_is_no_certificate_and_no_key_is_refused(
-    authority: PublicAuthority, issued: Issued, tmp_path: Path
-) -> None:
+def test_a_malformed_chain_or_key_file_is_refused(authority: PublicAuthority, issued: Issued, tmp_path: Path) -> None:
     files = files_of(issued, tmp_path)
     chain, key = tmp_path / "fullchain.pem", tmp_path / "privkey.pem"
     for damaged in (b"", b"\x00\xff" * 100, issued.key_pem):
@@ -248,7 +248,7 @@ def test_what_is_no_certificate_and_no_key_is_refused(
     assert "is encrypted" in refusal(files)
 
 
-def test_key_in_the_file_of_the_chain_stays_there(issued: Issued, tmp_path: Path) -> None:
+def test_a_key_in_the_chain_file_is_not_passed_to_envoy(issued: Issued, tmp_path: Path) -> None:
     files = files_of(issued, tmp_path)
     write_public(tmp_path / "fullchain.pem", issued.key_pem + b"a comment\n" + issued.chain_pem)
     given = files.update(NOW)
@@ -257,7 +257,7 @@ def test_key_in_the_file_of_the_chain_stays_there(issued: Issued, tmp_path: Path
     assert secret.tls_certificate.certificate_chain.inline_bytes == issued.chain_pem
 
 
-def test_refusals_do_not_tell_the_key(issued: Issued, tmp_path: Path) -> None:
+def test_neither_refusals_nor_repr_reveal_the_key(issued: Issued, tmp_path: Path) -> None:
     files = files_of(issued, tmp_path)
     write_secret(tmp_path / "privkey.pem", issued.key_pem[:-60])
     told = refusal(files)
@@ -268,7 +268,7 @@ def test_refusals_do_not_tell_the_key(issued: Issued, tmp_path: Path) -> None:
 
 
 class Mounted:
-    """A volume as the kubelet writes it: names that lead through ``..data`` to a directory of one generation."""
+    """A volume as the kubelet writes it: file names link through ``..data`` to one generation's directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -278,7 +278,7 @@ class Mounted:
             path.symlink_to(Path("..data", path.name))
 
     def swap(self, issued: Issued) -> None:
-        """All files at once."""
+        """Replace all files at once."""
         generation = self._directory / f"..{issued.leaf.serial_number:x}"
         generation.mkdir()
         write_public(generation / "tls.crt", issued.chain_pem)
@@ -306,7 +306,7 @@ def test_swap_between_reading_chain_and_key_gives_one_generation(authority: Publ
     mounted.swap(old)
 
     class SwappedMeanwhile(type(mounted.key)):  # type: ignore[misc]
-        """The path of the key; somebody swaps the volume just before it is opened."""
+        """The path of the key; the volume is swapped just before it is opened."""
 
         def __fspath__(self) -> str:
             if not (mounted.chain.parent / f"..{new.leaf.serial_number:x}").exists():
@@ -321,7 +321,9 @@ def test_swap_between_reading_chain_and_key_gives_one_generation(authority: Publ
     assert given.key.private_numbers() == new.key.private_numbers()  # type: ignore[union-attr]
 
 
-def test_what_was_good_stays_until_something_good_replaces_it(authority: PublicAuthority, tmp_path: Path) -> None:
+def test_the_last_good_certificate_stays_in_use_until_a_good_one_replaces_it(
+    authority: PublicAuthority, tmp_path: Path
+) -> None:
     files = files_of(authority.issue(NAME), tmp_path)
     first = files.update(NOW)
     authority.issue("other.test").write(tmp_path)
@@ -334,7 +336,9 @@ def test_what_was_good_stays_until_something_good_replaces_it(authority: PublicA
     assert given.leaf == next_one.leaf
 
 
-def test_end_is_announced_once_a_day_in_time(authority: PublicAuthority, tmp_path: Path) -> None:
+def test_the_expiry_warning_comes_once_a_day_near_the_end_of_the_lifetime(
+    authority: PublicAuthority, tmp_path: Path
+) -> None:
     files = files_of(authority.issue(NAME, begin=NOW, lifetime=90 * DAY), tmp_path)
     assert not files.expiry_warning(NOW)
     files.update(NOW)
@@ -366,6 +370,6 @@ def test_end_is_announced_once_a_day_in_time(authority: PublicAuthority, tmp_pat
         ({"certificate_file": "/a", "key_file": "/b", "server_names": (f"{'a' * 64}.test",)}, "plain DNS names"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], told: str) -> None:
+def test_inconsistent_certificate_settings_are_refused(settings: dict[str, object], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         GatewayConfig(**settings)  # type: ignore[arg-type]

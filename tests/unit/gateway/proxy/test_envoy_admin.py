@@ -1,4 +1,4 @@
-"""What counts as an answer of Envoy's admin interface."""
+"""Which answers of Envoy's admin interface are accepted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LISTENERS = json.dumps(
 
 @pytest.fixture
 async def answers(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
-    """What the interface answers to ``/listeners``; it listens on ``admin.sock``."""
+    """A fake admin interface on ``admin.sock``; the test can change its answer to ``/listeners``."""
     given = {"listeners": LISTENERS}
 
     async def ready(_request: web.Request) -> web.Response:
@@ -42,13 +42,15 @@ async def answers(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
 
 
 @pytest.mark.usefixtures("answers")
-async def test_the_port_of_a_listener_that_serves(tmp_path: Path) -> None:
+async def test_the_port_of_a_serving_listener_is_reported_and_zero_for_an_unknown_one(tmp_path: Path) -> None:
     admin = EnvoyAdmin(tmp_path / "admin.sock", 0)
     assert await admin.serving_port() == 8443
     assert await admin.serving_port("another") == 0
 
 
 @pytest.mark.parametrize("answer", [LISTENERS[:-9], "", "no JSON"])
-async def test_an_answer_that_was_cut_off_is_none(answers: dict[str, str], tmp_path: Path, answer: str) -> None:
+async def test_a_truncated_or_malformed_admin_answer_reports_no_port(
+    answers: dict[str, str], tmp_path: Path, answer: str
+) -> None:
     answers["listeners"] = answer
     assert await EnvoyAdmin(tmp_path / "admin.sock", 0).serving_port() == 0

@@ -1,4 +1,4 @@
-"""The end of an Envoy; its start is tested with the real one."""
+"""Stopping an Envoy process. Its start is tested with the real Envoy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.gateway.proxy.envoy_process import EnvoyProcess
 DEADLINE_SECONDS = 40.0
 
 
-async def test_what_ignores_sigterm_is_killed_when_who_stops_it_is_cancelled(tmp_path: Path) -> None:
+async def test_a_process_that_ignores_sigterm_is_killed_when_stopping_it_is_cancelled(tmp_path: Path) -> None:
     program = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""When Envoy counts as having loaded what it was given."""
+"""When Envoy counts as having loaded the resources that it was given."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Given:
 
 
 def answers(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What an Envoy that has loaded everything says."""
+    """Return the answers of an Envoy that has loaded everything."""
     crl = base64.b64encode(given.lists[0].pem).decode()
     secrets = {
         "internal": {"tls_certificate": {"certificate_chain": {"inline_string": given.material.chain_pem.decode()}}},
@@ -55,12 +55,12 @@ def answers(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
     )
 
 
-def test_everything_as_given_counts(given: Given) -> None:
+def test_envoy_has_loaded_when_all_given_secrets_are_reported(given: Given) -> None:
     assert has_loaded(given, *answers(given))
 
 
 @pytest.mark.parametrize("missing", ["internal", "internal-trust", "trusted_ca", "crl", "certificates"])
-def test_anything_missing_does_not(given: Given, missing: str) -> None:
+def test_envoy_has_not_loaded_when_a_given_secret_is_missing(given: Given, missing: str) -> None:
     secrets, certificates = answers(given)
     secrets["configs"] = [entry for entry in secrets["configs"] if entry["name"] != missing]
     for entry in secrets["configs"]:
@@ -72,15 +72,15 @@ def test_anything_missing_does_not(given: Given, missing: str) -> None:
 @pytest.mark.parametrize(
     "answer", [None, [], {}, {"configs": 1}, {"configs": ["x"], "certificates": [{"cert_chain": 0}]}]
 )
-def test_answer_of_another_shape_does_not(given: Given, answer: object) -> None:
+def test_envoy_has_not_loaded_when_the_answer_has_another_shape(given: Given, answer: object) -> None:
     assert not has_loaded(given, answer, answer)
 
 
-def test_list_that_was_withdrawn_from_what_was_given_does_not(given: Given) -> None:
+def test_envoy_has_not_loaded_when_it_still_uses_a_withdrawn_crl(given: Given) -> None:
     assert not has_loaded(Given(Side.INTERNAL, given.material, given.anchors, ()), *answers(given))
 
 
-def test_report_names_what_was_loaded(given: Given) -> None:
+def test_the_trust_report_contains_the_loaded_certificate_anchors_and_crls(given: Given) -> None:
     report = report_of(given, 7, 1.5, NOW)
     (anchor,) = given.anchors
     assert (report.pid, report.started, report.program) == (7, 1.5, "envoy")

@@ -30,7 +30,7 @@ NETWORK = Upstreams(
 )
 
 
-def test_sockets_and_names_are_where_they_belong() -> None:
+def test_sockets_listen_address_and_server_names_appear_in_the_configuration() -> None:
     text = render_nginx(GatewayConfig(host="0.0.0.0", port=9443, server_names=("cluster.example",)), PATHS, UNIX)  # noqa: S104
     assert "server unix:/run/auth.sock;" in text
     assert "server unix:/run/rest.sock;" in text
@@ -56,7 +56,7 @@ def test_ipv6_listener() -> None:
     assert "listen [::1]:8443 ssl" in render_nginx(GatewayConfig(host="::1"), PATHS, UNIX)
 
 
-def test_certificate_of_another_authority_is_for_its_names_alone() -> None:
+def test_the_configured_certificate_file_is_used_only_for_the_server_names() -> None:
     assert render_nginx(GatewayConfig(), PATHS, UNIX).count("ssl_certificate ") == 1
     config = GatewayConfig(server_names=("a.test",), certificate_file="/etc/tls/chain.pem", key_file="/etc/tls/key.pem")
     everybody, _, named = render_nginx(config, PATHS, UNIX).partition("server_name a.test")
@@ -67,13 +67,13 @@ def test_certificate_of_another_authority_is_for_its_names_alone() -> None:
         render_nginx(msgspec.structs.replace(config, key_file="/etc/a;b"), PATHS, UNIX)
 
 
-def test_superuser_names_whose_the_sockets_are() -> None:
+def test_the_configuration_of_a_superuser_names_the_user_who_owns_the_sockets() -> None:
     paths = NginxPaths(PATHS.directory, PATHS.edge, PATHS.internal, PATHS.access_log, "cluster")
     assert "\nuser cluster;\n" in render_nginx(GatewayConfig(), paths, UNIX)
 
 
 @pytest.mark.parametrize("name", ["a b", "a;b", "a{b", "$host", "a\nb", "a'b", 'a"b', "a\\b", "é", "", "~^.*$", "*.a"])
-def test_nothing_is_injected_by_a_name_or_path(name: str) -> None:
+def test_names_and_paths_cannot_inject_configuration(name: str) -> None:
     with pytest.raises(BootstrapError, match="cannot be given"):
         render_nginx(GatewayConfig(server_names=(name,)), PATHS, UNIX)
     if name:
@@ -87,7 +87,7 @@ def test_upstream_whose_certificate_nginx_cannot_verify_is_refused(host: str) ->
         render_nginx(GatewayConfig(), PATHS, Upstreams(UNIX.auth, TlsUpstream(host, 8081, Role.JOBMANAGER), RELAY))
 
 
-def test_limits_are_those_of_the_configuration() -> None:
+def test_configured_limits_appear_in_the_nginx_configuration() -> None:
     config = msgspec.structs.replace(GatewayConfig(), max_request_bytes=12345, request_timeout=7.5, max_connections=9)
     text = render_nginx(config, PATHS, UNIX)
     assert "client_max_body_size 12345;" in text
@@ -98,7 +98,7 @@ def test_limits_are_those_of_the_configuration() -> None:
 @pytest.mark.parametrize(
     ("status", "told"), [(400, 403), (401, 401), (403, 403), (404, 403), (429, 403), (500, 403), (503, 403)]
 )
-def test_refusal_is_one_for_nginx_and_keeps_its_status_and_body(status: int, told: int) -> None:
+def test_a_refusal_becomes_401_or_403_for_nginx_and_keeps_its_status_and_body(status: int, told: int) -> None:
     body = problem_body(status, 'détail with "quotes"\n')
     answer = for_nginx(web.Response(status=status, body=body, content_type=CONTENT_TYPE, headers={"X-Other": "1"}))
     assert answer.status == told
@@ -107,11 +107,11 @@ def test_refusal_is_one_for_nginx_and_keeps_its_status_and_body(status: int, tol
     assert json.loads(answer.headers[PROBLEM_HEADER]) == json.loads(body)
 
 
-def test_challenge_goes_with_it() -> None:
+def test_a_refusal_for_nginx_keeps_its_authentication_challenge() -> None:
     answer = for_nginx(web.Response(status=401, body=b"{}", headers={"WWW-Authenticate": "Bearer"}))
     assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
-def test_grant_and_failure_stay_as_they_are() -> None:
+def test_a_grant_or_server_error_is_not_changed_for_nginx() -> None:
     for answer in (web.Response(headers={"x-sluice-principal": "ada"}), web.Response(status=500)):
         assert for_nginx(answer) is answer

@@ -1,4 +1,4 @@
-"""What is given to Envoy as its certificate, and what never is."""
+"""Which certificates are given to Envoy as its own, and which never are."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def edge_feed(directory: Path, trust_domain: str = "test") -> SecretFeed:
     return SecretFeed(directory, Side.EDGE, trust_domain)
 
 
-def test_chain_and_key_arrive_together(directory: Path) -> None:
+def test_the_chain_and_key_are_given_together_with_their_trust_anchors(directory: Path) -> None:
     given = edge_feed(directory).update(NOW)
     assert given is not None
     assert given.material.spiffe_id == GATEWAY
@@ -63,7 +63,7 @@ def test_unchanged_pair_is_not_given_again(directory: Path, issuer: LocalIssuer)
     assert feed.update(NOW) is not None
 
 
-def test_mixed_pair_is_told_once_and_healed_by_the_other_half(
+def test_a_mixed_pair_is_reported_once_and_accepted_when_the_other_half_arrives(
     directory: Path, issuer: LocalIssuer, tmp_path: Path
 ) -> None:
     feed = edge_feed(directory)
@@ -117,7 +117,7 @@ def inline(pem: bytes) -> dict[str, str]:
     return {"inline_bytes": base64.b64encode(pem).decode()}
 
 
-def test_internal_identity_comes_with_its_anchors(inner: Path) -> None:
+def test_an_internal_identity_is_given_with_its_trust_anchors(inner: Path) -> None:
     given = internal_feed(inner).update(NOW)
     assert given is not None
     assert given.anchors == given.material.anchors
@@ -126,7 +126,7 @@ def test_internal_identity_comes_with_its_anchors(inner: Path) -> None:
     assert secret.tls_certificate.certificate_chain.inline_bytes == (inner / "chain.pem").read_bytes()
 
 
-def test_list_arrives_alone_and_only_leaves_are_looked_up_in_it(issuer: LocalIssuer, inner: Path) -> None:
+def test_a_new_crl_is_given_without_a_new_certificate_and_checks_only_leaves(issuer: LocalIssuer, inner: Path) -> None:
     feed = internal_feed(inner)
     feed.update(NOW)
     pem = listed(issuer)
@@ -138,8 +138,8 @@ def test_list_arrives_alone_and_only_leaves_are_looked_up_in_it(issuer: LocalIss
 
 
 @pytest.mark.parametrize("damage", [b"", b"no list", b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"])
-def test_damaged_list_never_reaches_envoy(issuer: LocalIssuer, inner: Path, damage: bytes) -> None:
-    """Envoy would take it, and then refuse everybody."""
+def test_a_damaged_crl_is_not_given_to_envoy(issuer: LocalIssuer, inner: Path, damage: bytes) -> None:
+    """Envoy would accept the damaged CRL, and then refuse every peer."""
     install_crls(inner, listed(issuer), NOW)
     feed = internal_feed(inner)
     feed.update(NOW)
@@ -147,7 +147,9 @@ def test_damaged_list_never_reaches_envoy(issuer: LocalIssuer, inner: Path, dama
     assert feed.update(NOW) is None
 
 
-def test_authority_without_a_list_waits_while_another_has_one(issuer: LocalIssuer, inner: Path, tmp_path: Path) -> None:
+def test_an_authority_without_a_crl_is_not_trusted_while_another_has_one(
+    issuer: LocalIssuer, inner: Path, tmp_path: Path
+) -> None:
     following = LocalIssuer(tmp_path / "next", PkiConfig(trust_domain="test"), clock=lambda: NOW)
     following.ensure_authorities()
     anchor = to_pem(AuthorityStore(tmp_path / "next").certificate(AuthorityKind.INTERNAL))
@@ -176,7 +178,7 @@ def test_public_and_internal_certificate_are_not_mistaken_for_each_other(directo
 
 
 def listed(issuer: LocalIssuer) -> bytes:
-    """The issuer's revocation list, signed when there is none."""
+    """Return the issuer's CRL; sign one if there is none."""
     issuer.revocations.refresh(AuthorityKind.INTERNAL)
     current = issuer.revocations.current(AuthorityKind.INTERNAL)
     assert current is not None
@@ -184,7 +186,7 @@ def listed(issuer: LocalIssuer) -> bytes:
 
 
 def internal_feed(directory: Path) -> SecretFeed:
-    """One for which enough time passes between any two looks."""
+    """Return an internal feed whose clock advances far enough between any two checks."""
     return SecretFeed(directory, Side.INTERNAL, "test", monotonic=itertools.count(0.0, 10.0).__next__)
 
 

@@ -1,4 +1,4 @@
-"""OpenID Connect discovery: what everybody may read, and when there is nothing."""
+"""OpenID Connect discovery: its public documents, and the answers when there are none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = "/.well-known/jwks.json"
 
 
 class Authority:
-    """The online authority's answers, one after the other; the last one for ever."""
+    """A fake online authority that gives its answers in turn and repeats the last one for ever."""
 
     def __init__(self, *answers: TokenKeysAnswer | Exception) -> None:
         self.answers = list(answers)
@@ -50,7 +50,7 @@ def document(answer: web.Response) -> dict[str, object]:
     return found
 
 
-async def test_the_document_leads_to_the_keys() -> None:
+async def test_the_discovery_document_links_to_the_keys() -> None:
     discovery = Discovery(Authority(GOOD).fetch)
     await discovery.refresh()
     found = ask(discovery, CONFIGURATION)
@@ -64,25 +64,25 @@ async def test_the_document_leads_to_the_keys() -> None:
     assert "d" not in keys[0]
 
 
-async def test_other_requests_are_none_of_its_business() -> None:
+async def test_requests_for_other_paths_are_not_answered_by_discovery() -> None:
     discovery = Discovery(Authority(GOOD).fetch)
     for path in ("/v1/jobs", "/.well-known/security.txt", "/.well-known/openid-configuration/", "/auth/jwks.json"):
         assert discovery.answer(make_mocked_request("GET", path)) is None
 
 
-async def test_it_can_only_be_read() -> None:
+async def test_discovery_documents_can_only_be_read() -> None:
     discovery = Discovery(Authority(GOOD).fetch)
     await discovery.refresh()
     assert ask(discovery, KEYS, "POST").status == 405
     assert ask(discovery, f"{KEYS}?x=1").status == 200
 
 
-async def test_before_the_authority_answers_nobody_is_told_anything_to_keep() -> None:
+async def test_discovery_answers_503_without_caching_before_the_keys_are_known() -> None:
     answer = ask(Discovery(Authority(GOOD).fetch), KEYS)
     assert (answer.status, answer.headers["cache-control"]) == (503, "no-store")
 
 
-async def test_without_an_issuer_there_is_nothing() -> None:
+async def test_discovery_is_not_found_without_a_configured_issuer() -> None:
     discovery = Discovery(Authority(TokenKeysAnswer(jwks=GOOD.jwks)).fetch)
     await discovery.refresh()
     assert ask(discovery, CONFIGURATION).status == ask(discovery, KEYS).status == 404
@@ -91,7 +91,7 @@ async def test_without_an_issuer_there_is_nothing() -> None:
 @pytest.mark.parametrize(
     "trouble", [CaUnavailable("away"), TokenKeysAnswer(jwks='{"keys": [{"kty": "oct", "kid": "a"}]}', issuer=ISSUER)]
 )
-async def test_the_last_good_keys_stay(trouble: TokenKeysAnswer | Exception) -> None:
+async def test_the_last_good_keys_are_served_after_a_failed_refresh(trouble: TokenKeysAnswer | Exception) -> None:
     discovery = Discovery(Authority(GOOD, trouble).fetch)
     await discovery.refresh()
     with pytest.raises((CaUnavailable, TokenRejected)):

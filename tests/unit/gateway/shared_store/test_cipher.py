@@ -1,4 +1,4 @@
-"""What a database keeps, encrypted: each value for its own place, and nothing for another key."""
+"""Encryption of values in a database: each value can be decrypted only at its place and with its key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.gateway.shared_store import new_key
 from sluice.gateway.shared_store.cipher import KEY_BYTES, StoreCipher
 
 
-def test_a_value_comes_back_in_its_place_alone() -> None:
+def test_an_encrypted_value_can_be_decrypted_only_at_its_own_place() -> None:
     cipher = StoreCipher(b"k" * KEY_BYTES)
     kept = cipher.encrypted(b"a value", "place 1")
     assert b"a value" not in kept
@@ -25,7 +25,7 @@ def test_a_value_comes_back_in_its_place_alone() -> None:
         StoreCipher(b"j" * KEY_BYTES).decrypted(kept, "place 1")
 
 
-def test_names_are_equal_for_equal_parts_alone() -> None:
+def test_names_are_equal_only_for_equal_parts_and_keys() -> None:
     cipher = StoreCipher(b"k" * KEY_BYTES)
     assert cipher.name("a", "b") == cipher.name("a", "b")
     assert len({cipher.name("a", "b"), cipher.name("b", "a"), cipher.name("ab", ""), cipher.name("a", "c")}) == 4
@@ -33,7 +33,7 @@ def test_names_are_equal_for_equal_parts_alone() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"AAAA\n", b"not base64 \xff\n"])
-def test_what_is_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_malformed_encryption_key_is_refused(tmp_path: Path, content: bytes) -> None:
     write_secret(tmp_path / "key", content)
     with pytest.raises(SharedStoreError, match="not a base64 key"):
         StoreCipher.from_file(tmp_path / "key")

@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def two(path: Path) -> Iterator[tuple[SqliteStore, SqliteStore]]:
-    """As two processes have it."""
+    """Open the same store twice, as two processes would."""
     with contextlib.closing(SqliteStore(path)) as one, contextlib.closing(SqliteStore(path)) as other:
         yield one, other
 
@@ -44,7 +44,7 @@ def keys(store: SqliteStore, group: str | None = None, *, space: str = "s", now:
         return [each.key for each in open_.entries(group)]
 
 
-def test_what_one_writes_the_other_reads(two: tuple[SqliteStore, SqliteStore]) -> None:
+def test_an_entry_written_by_one_store_is_read_by_the_other(two: tuple[SqliteStore, SqliteStore]) -> None:
     one, other = two
     first, second = entry("b", b"1", group="g"), entry("a", b"2", since=NOW + 1)
     put(one, second, first)
@@ -61,14 +61,14 @@ def test_what_one_writes_the_other_reads(two: tuple[SqliteStore, SqliteStore]) -
     assert keys(one, space="another") == []
 
 
-def test_an_entry_ends_by_itself(two: tuple[SqliteStore, SqliteStore]) -> None:
+def test_an_entry_expires_by_itself(two: tuple[SqliteStore, SqliteStore]) -> None:
     one, other = two
     put(one, entry("k", until=NOW + 60))
     assert keys(other, now=NOW + 60) == ["k"]
     assert keys(other, now=NOW + 61) == []
 
 
-def test_a_block_that_fails_changes_nothing(two: tuple[SqliteStore, SqliteStore]) -> None:
+def test_a_failed_transaction_changes_nothing(two: tuple[SqliteStore, SqliteStore]) -> None:
     one, other = two
 
     def fail() -> None:
@@ -82,7 +82,7 @@ def test_a_block_that_fails_changes_nothing(two: tuple[SqliteStore, SqliteStore]
     assert keys(one) == []
 
 
-def test_of_many_that_take_an_entry_one_gets_it(two: tuple[SqliteStore, SqliteStore]) -> None:
+def test_an_entry_taken_concurrently_is_given_to_exactly_one_store(two: tuple[SqliteStore, SqliteStore]) -> None:
     taken: list[str] = []
 
     def take(store: SqliteStore) -> None:
@@ -101,7 +101,7 @@ def test_of_many_that_take_an_entry_one_gets_it(two: tuple[SqliteStore, SqliteSt
     assert sorted(taken, key=int) == [str(number) for number in range(20)]
 
 
-def test_nobody_else_can_read_it(two: tuple[SqliteStore, SqliteStore], path: Path) -> None:
+def test_the_store_files_are_readable_only_by_their_owner(two: tuple[SqliteStore, SqliteStore], path: Path) -> None:
     put(two[0], entry("k"))
     found = {each.name: each.stat().st_mode & 0o777 for each in path.parent.iterdir()}
     assert found == dict.fromkeys(("shared.sqlite", "shared.sqlite-wal", "shared.sqlite-shm"), 0o600)
@@ -115,7 +115,7 @@ def test_a_store_that_others_can_read_is_refused(path: Path) -> None:
         keys(SqliteStore(path))
 
 
-def test_a_link_is_refused(path: Path, tmp_path: Path) -> None:
+def test_a_store_behind_a_symbolic_link_is_refused(path: Path, tmp_path: Path) -> None:
     path.parent.mkdir(mode=0o700)
     (tmp_path / "elsewhere").touch(mode=0o600)
     path.symlink_to(tmp_path / "elsewhere")
@@ -123,8 +123,8 @@ def test_a_link_is_refused(path: Path, tmp_path: Path) -> None:
         keys(SqliteStore(path))
 
 
-def test_a_store_that_was_removed_is_not_gone_on_with(two: tuple[SqliteStore, SqliteStore], path: Path) -> None:
-    """Else a code that is used in the one could be used in the other again."""
+def test_a_removed_store_is_not_used_any_longer(two: tuple[SqliteStore, SqliteStore], path: Path) -> None:
+    """Otherwise a code that was used in the one store could be used again in the other."""
     one, other = two
     put(one, entry("old"))
     assert keys(other) == ["old"]
@@ -155,7 +155,7 @@ def test_a_store_of_a_later_version_is_refused(path: Path) -> None:
         keys(SqliteStore(path))
 
 
-def test_whoever_holds_it_too_long_is_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_stays_locked_too_long_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice.gateway.shared_store.sqlite.BUSY_SECONDS", 0.05)
     with contextlib.closing(SqliteStore(path)) as one, contextlib.closing(SqliteStore(path)) as other:
         assert keys(other) == []
@@ -164,7 +164,7 @@ def test_whoever_holds_it_too_long_is_not_waited_for(path: Path, monkeypatch: py
         assert keys(other) == []
 
 
-def test_a_full_store_refuses_and_keeps_what_it_has(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_store_refuses_new_entries_and_keeps_the_old_ones(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice.gateway.shared_store.sqlite.MAX_PAGES", 32)
     with contextlib.closing(SqliteStore(path)) as store:
         put(store, entry("kept"))
@@ -176,7 +176,7 @@ def test_a_full_store_refuses_and_keeps_what_it_has(path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     "large", [entry(""), entry("k" * (MAX_KEY_CHARACTERS + 1)), entry("k", b"x" * (MAX_VALUE_BYTES + 1))]
 )
-def test_what_is_too_large_is_refused(two: tuple[SqliteStore, SqliteStore], large: Entry) -> None:
+def test_an_entry_that_is_too_large_is_refused(two: tuple[SqliteStore, SqliteStore], large: Entry) -> None:
     with pytest.raises(SharedStoreError, match="too large"):
         put(two[0], large)
     assert keys(two[1]) == []

@@ -1,4 +1,7 @@
-"""The small decisions of signing in: attempts, device codes, throttles, cookies, certificates, paths to go back to."""
+"""Small decisions of the sign-in.
+
+They concern attempts, device codes, throttles, cookies, certificates and return paths.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ LIMITS = SessionLimits(lifetime=3600, idle=600)
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A request that waits."""
+    """A pending request."""
 
     what: str = ""
 
@@ -58,7 +61,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
         yield opened
 
 
-def test_an_attempt_ends_once_in_its_browser_and_in_time(store: SqliteStore) -> None:
+def test_a_sign_in_attempt_can_be_finished_once_in_its_own_browser_and_in_time(store: SqliteStore) -> None:
     attempts = Attempts(store)
     kept = attempts.begin("b1", "/x", HOST, NOW)
     assert attempts.finish(kept.state, "b1", NOW) == kept
@@ -71,7 +74,7 @@ def test_an_attempt_ends_once_in_its_browser_and_in_time(store: SqliteStore) -> 
     assert attempts.finish("invented", "b1", NOW) is None
 
 
-def test_a_flood_of_attempts_leaves_those_alone_that_are_under_way(store: SqliteStore) -> None:
+def test_a_flood_of_attempts_does_not_displace_pending_attempts(store: SqliteStore) -> None:
     attempts = Attempts(store)
     mine = attempts.begin("b", "/", HOST, NOW)
     for _ in range(MAX_ATTEMPTS_PER_ADDRESS):
@@ -86,7 +89,7 @@ def test_a_flood_of_attempts_leaves_those_alone_that_are_under_way(store: Sqlite
     attempts.begin("", "/", "192.0.2.66", NOW + LIFETIME_SECONDS + 1)
 
 
-def test_when_all_places_are_taken_nobodys_is_given_up(store: SqliteStore) -> None:
+def test_no_pending_request_is_evicted_when_the_store_is_full(store: SqliteStore) -> None:
     waiting = PendingRequests(store, "w", Waiting, lifetime=60.0, limit=3, limit_per_address=2)
     waiting.add("mine", Waiting("mine"), HOST, NOW)
     for number in range(2):
@@ -101,7 +104,7 @@ def test_when_all_places_are_taken_nobodys_is_given_up(store: SqliteStore) -> No
     assert waiting.all(NOW + 71) == [Waiting("late")]
 
 
-def test_addresses_of_one_network_count_as_one(store: SqliteStore) -> None:
+def test_ipv6_addresses_of_one_network_share_a_limit(store: SqliteStore) -> None:
     waiting = PendingRequests(store, "w", Waiting, lifetime=60.0, limit=100, limit_per_address=2)
     for number in range(2):
         waiting.add(str(number), Waiting(), f"2001:db8::{number}", NOW)
@@ -111,7 +114,7 @@ def test_addresses_of_one_network_count_as_one(store: SqliteStore) -> None:
     waiting.add("instead", Waiting(), "2001:db8::ffff", NOW)
 
 
-def test_a_flood_of_device_codes_leaves_those_alone_that_wait(store: SqliteStore) -> None:
+def test_a_flood_of_device_codes_does_not_displace_waiting_ones(store: SqliteStore) -> None:
     codes = DeviceCodes(store)
     code, pending = codes.begin(HOST, NOW)
     for _ in range(MAX_OPEN_PER_ADDRESS):
@@ -123,7 +126,7 @@ def test_a_flood_of_device_codes_leaves_those_alone_that_wait(store: SqliteStore
     assert codes.ask(code, NOW + INTERVAL_SECONDS) == ADA
 
 
-def test_a_device_code_waits_is_approved_and_counts_once(store: SqliteStore) -> None:
+def test_a_device_code_can_be_redeemed_once_after_its_approval(store: SqliteStore) -> None:
     codes = DeviceCodes(store)
     code, pending = codes.begin("192.0.2.1", NOW)
     assert codes.ask(code, NOW) is Answer.PENDING
@@ -138,7 +141,7 @@ def test_a_device_code_waits_is_approved_and_counts_once(store: SqliteStore) -> 
     assert codes.ask(code, NOW + 60) is Answer.EXPIRED
 
 
-def test_a_device_code_that_is_refused_unknown_or_too_old(store: SqliteStore) -> None:
+def test_a_device_code_that_is_denied_unknown_or_expired_is_refused(store: SqliteStore) -> None:
     codes = DeviceCodes(store)
     code, pending = codes.begin("", NOW)
     old, _ = codes.begin("", NOW)
@@ -149,12 +152,12 @@ def test_a_device_code_that_is_refused_unknown_or_too_old(store: SqliteStore) ->
 
 
 @pytest.mark.parametrize("typed", ["", "BCDF", "BCDF-GHJ", "BCDF-GHJKL", "AAAA-AAAA", "\x00"])
-def test_what_is_no_user_code_finds_nothing(typed: str, store: SqliteStore) -> None:
+def test_a_malformed_user_code_finds_no_device_code(typed: str, store: SqliteStore) -> None:
     assert normalized(typed) == ""
     assert DeviceCodes(store).find(typed, NOW) is None
 
 
-def test_guessing_waits_longer_each_time_and_is_forgotten_at_last(store: SqliteStore) -> None:
+def test_repeated_failures_are_throttled_longer_and_forgotten_after_a_while(store: SqliteStore) -> None:
     throttle = Throttle(store, "t")
     for _ in range(FREE_FAILURES):
         assert throttle.wait("k", NOW) == 0
@@ -171,7 +174,7 @@ def test_guessing_waits_longer_each_time_and_is_forgotten_at_last(store: SqliteS
     assert throttle.wait("k", NOW) == 0
 
 
-def test_a_throttle_is_bounded(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_throttle_forgets_its_oldest_key(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     throttle = Throttle(store, "t", free=1)
     monkeypatch.setattr("sluice.gateway.signin.throttle.MAX_KEYS", 20)
     for number in range(21):
@@ -180,7 +183,7 @@ def test_a_throttle_is_bounded(store: SqliteStore, monkeypatch: pytest.MonkeyPat
     assert throttle.wait("1", NOW) > 0
 
 
-def test_a_session_ends_by_its_age_and_by_not_being_used() -> None:
+def test_a_session_expires_by_its_age_and_when_idle() -> None:
     book, record, text = SessionBook().begin(ADA, "browser", LIMITS, now=NOW)
     assert book.authenticate(text, LIMITS, now=NOW + 599) == record
     with pytest.raises(NoSession, match="expired"):
@@ -195,13 +198,13 @@ def test_a_session_ends_by_its_age_and_by_not_being_used() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "sls_", "slc_0123456789ab_" + "0" * 64, "sls_0123456789ab_" + "0" * 64])
-def test_what_is_no_session(text: str) -> None:
+def test_a_malformed_or_unknown_session_secret_is_refused(text: str) -> None:
     book, _, _ = SessionBook().begin(ADA, "browser", LIMITS, now=NOW)
     with pytest.raises(NoSession):
         book.authenticate(text, LIMITS, now=NOW)
 
 
-def test_sessions_survive_their_file_and_it_has_no_secret() -> None:
+def test_sessions_can_be_read_back_and_their_file_contains_no_secret() -> None:
     book, record, text = SessionBook().begin(ADA, "browser", LIMITS, now=NOW)
     assert text.split("_")[2].encode() not in book.encode()
     assert SessionBook.decode(book.encode()).get(record.id) == record
@@ -219,12 +222,14 @@ def test_sessions_survive_their_file_and_it_has_no_secret() -> None:
         (("a=" + "x" * 20_000,), {}),
     ],
 )
-def test_cookies(values: tuple[str, ...], cookies: dict[str, str]) -> None:
+def test_cookie_headers_are_parsed_and_duplicate_or_malformed_cookies_dropped(
+    values: tuple[str, ...], cookies: dict[str, str]
+) -> None:
     assert parse_cookies(values) == cookies
 
 
 @given(st.text(max_size=200))
-def test_no_header_makes_a_certificate_of_another_kind(text: str) -> None:
+def test_only_a_user_certificate_is_accepted_from_the_header(text: str) -> None:
     try:
         found = parse(text, "a.test")
     except NoClientCertificate:
@@ -232,14 +237,14 @@ def test_no_header_makes_a_certificate_of_another_kind(text: str) -> None:
     assert f"spiffe://a.test/user/{found.name}" in text
 
 
-def test_a_certificate_as_envoy_tells_it() -> None:
+def test_a_client_certificate_header_of_envoy_is_parsed() -> None:
     value = f'By=spiffe://a.test/gateway/edge;Hash={"0a" * 32};Subject="CN=a\\"b;c,d";URI=spiffe://a.test/user/ada'
     found = parse(value, "a.test")
     assert (found.name, found.credential) == ("ada", Credential.of_certificate(CertificateId("0a" * 32)))
 
 
 @given(st.text(max_size=100))
-def test_one_is_only_ever_led_to_a_path_of_this_gateway(text: str) -> None:
+def test_the_return_path_is_always_a_path_of_this_gateway(text: str) -> None:
     path = return_path(text)
     assert path.startswith("/")
     assert not path.startswith(("//", "/\\"))

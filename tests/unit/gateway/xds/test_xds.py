@@ -1,4 +1,4 @@
-"""The xDS protocol as values: what is sent when, what an answer to it means, and what is told about it."""
+"""The xDS protocol as values: what is sent and when, what answers mean, and what is reported."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def request(*names: str, nonce: str = "", error: str = "") -> object:
 
 
 def sent(subscription: Subscription, resources: Resources | None) -> tuple[str, list[str]] | None:
-    """Nonce and names of the next answer."""
+    """Return nonce and resource names of the next response, or None."""
     data = subscription.answer(resources)
     if data is None:
         return None
@@ -62,7 +62,7 @@ def sent(subscription: Subscription, resources: Resources | None) -> tuple[str, 
     return response.nonce, names
 
 
-def test_field_that_envoy_does_not_know_is_refused_by_name() -> None:
+def test_a_field_that_envoy_does_not_know_is_refused_and_named() -> None:
     with pytest.raises(XdsError, match=r'not a Cluster.*"conect_timeout"'):
         from_json(CLUSTER, {"name": "a", "conect_timeout": "1s"})
     with pytest.raises(XdsError, match="not a RouteConfiguration"):
@@ -71,7 +71,7 @@ def test_field_that_envoy_does_not_know_is_refused_by_name() -> None:
         message_class("envoy.made.up.v3.Thing")
 
 
-def test_extension_inside_is_checked_too() -> None:
+def test_an_unknown_field_in_a_nested_extension_is_refused() -> None:
     wrong = {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router", "supress": True}
     with pytest.raises(XdsError, match="supress"):
         from_json(EXTENSION, {"name": "router", "typed_config": wrong})
@@ -82,7 +82,7 @@ def test_equal_content_has_an_equal_version() -> None:
     assert clusters("a").version != clusters("b").version != clusters().version
 
 
-def test_everything_is_sent_once_and_again_when_it_changed() -> None:
+def test_resources_are_sent_once_and_again_only_after_a_change() -> None:
     subscription = Subscription(CLUSTER)
     assert subscription.hear(request()) is Heard.SUBSCRIBED
     assert sent(subscription, clusters("a", "b")) == ("1", ["a", "b"])
@@ -91,7 +91,7 @@ def test_everything_is_sent_once_and_again_when_it_changed() -> None:
     assert sent(subscription, clusters("b")) == ("2", ["b"])
 
 
-def test_rejected_answer_is_told_and_not_repeated() -> None:
+def test_a_rejected_response_is_recorded_and_not_sent_again() -> None:
     subscription = Subscription(CLUSTER)
     subscription.hear(request())
     sent(subscription, clusters("a"))
@@ -104,7 +104,7 @@ def test_rejected_answer_is_told_and_not_repeated() -> None:
     assert subscription.rejected == ""
 
 
-def test_named_resources_are_waited_for() -> None:
+def test_a_request_for_named_resources_waits_until_they_exist() -> None:
     subscription = Subscription(EXTENSION)
     subscription.hear(request("revocations"))
     assert sent(subscription, None) is None
@@ -115,8 +115,8 @@ def test_named_resources_are_waited_for() -> None:
     assert sent(subscription, ready) == ("2", ["revocations", "other"])
 
 
-def test_client_that_comes_back_gets_everything() -> None:
-    """A new stream knows nothing; its first request may say what it has, and is answered all the same."""
+def test_a_reconnecting_client_is_sent_everything() -> None:
+    """A new stream has no state: even a first request that names a version is answered in full."""
     subscription = Subscription(SECRET)
     subscription.hear(message_class(REQUEST)(resource_names=["edge"], version_info="old"))
     secret = from_json(SECRET, {"name": "edge"})
@@ -124,7 +124,7 @@ def test_client_that_comes_back_gets_everything() -> None:
 
 
 @given(st.text())
-def test_reasons_are_bounded_and_printable(text: str) -> None:
+def test_rejection_reasons_are_bounded_and_printable(text: str) -> None:
     assert len(readable(text)) <= MAX_REASON_CHARACTERS + 5
     assert readable(text).isprintable()
 
@@ -139,11 +139,11 @@ def test_revoked_ids_are_looked_up_in_the_headers_of_the_access_token() -> None:
     assert text.count('"DENY"') == 4
 
 
-def test_nobody_revoked_costs_no_map() -> None:
+def test_the_revocation_filter_is_empty_when_nothing_is_revoked() -> None:
     assert to_json(revocation_filter([]))["typed_config"].keys() == {"@type"}
 
 
-async def test_board_wakes_up_for_what_is_different() -> None:
+async def test_the_snapshot_board_wakes_waiters_only_for_a_changed_snapshot() -> None:
     board = SnapshotBoard()
     waiting = asyncio.ensure_future(board.change())
     assert board.publish({CLUSTER: clusters("a")}) == (CLUSTER,)
@@ -155,7 +155,7 @@ async def test_board_wakes_up_for_what_is_different() -> None:
     unmoved.cancel()
 
 
-def test_status_remembers_what_was_refused_until_it_is_fine(tmp_path: Path) -> None:
+def test_the_status_file_keeps_problems_until_they_are_resolved(tmp_path: Path) -> None:
     path = status_file(Home.at(tmp_path), "auth")
     status = XdsStatus(path, clock=lambda: 7.0)
     status.sent(CLUSTER, "v1")
@@ -175,7 +175,7 @@ def test_status_remembers_what_was_refused_until_it_is_fine(tmp_path: Path) -> N
     assert read_status(path) is None
 
 
-def test_command_says_no_when_something_was_refused(tmp_path: Path) -> None:
+def test_the_status_command_fails_without_an_xds_server_or_with_problems(tmp_path: Path) -> None:
     runner = CliRunner()
     assert "no xDS server runs" in str(runner.invoke(app, ["gateway", "status", "--home", str(tmp_path)]).exception)
     status = XdsStatus(status_file(Home.at(tmp_path), "auth"))
@@ -198,6 +198,6 @@ def test_command_says_no_when_something_was_refused(tmp_path: Path) -> None:
         pytest.param(Caller(-1, -1, -1, str(SpiffeId.process("td", Role.JOBMANAGER, "jm-1"))), False, id="JobManager"),
     ],
 )
-def test_configuration_is_for_envoy_alone(caller: Caller, admitted: bool) -> None:
-    """JobManagers are let in on the same port, for the keys of assertions."""
+def test_only_gateways_and_the_own_user_may_fetch_the_envoy_configuration(caller: Caller, admitted: bool) -> None:
+    """JobManagers may connect to the same port, but only for the keys of assertions."""
     assert _admits(caller) is admitted

@@ -1,4 +1,4 @@
-"""Where Envoy sends its spans, and to whom not."""
+"""Where Envoy sends its spans, and where it does not."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 
 @pytest.fixture
 def ca_file(tmp_path: Path) -> str:
-    """Authorities in a file."""
+    """The path of a file with CA certificates."""
     (tmp_path / "ca.pem").write_text(PEM)
     return str(tmp_path / "ca.pem")
 
 
 @pytest.mark.parametrize("endpoint", ["", "http://127.0.0.1:4318/v1/traces", "http://[::1]:4318/v1/traces"])
-def test_nothing_leaves_envoy_in_plaintext(endpoint: str, ca_file: str) -> None:
+def test_envoy_has_no_tracing_without_an_https_endpoint(endpoint: str, ca_file: str) -> None:
     collector = collector_of(TracingConfig(endpoint=endpoint, ca_file=ca_file))
     assert collector is None
     assert tracer(collector) is None
@@ -35,12 +35,12 @@ def test_nothing_leaves_envoy_in_plaintext(endpoint: str, ca_file: str) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["https:///v1/traces", "https://me:secret@otel.example.com/v1/traces"])
-def test_what_is_no_endpoint(endpoint: str, ca_file: str) -> None:
+def test_an_endpoint_without_a_host_or_with_credentials_is_refused(endpoint: str, ca_file: str) -> None:
     with pytest.raises(TracingUnavailable):
         collector_of(TracingConfig(endpoint=endpoint, ca_file=ca_file))
 
 
-def test_without_authorities_nobody_is_believed(tmp_path: Path) -> None:
+def test_an_unreadable_ca_file_makes_tracing_unavailable(tmp_path: Path) -> None:
     with pytest.raises(TracingUnavailable, match="cannot be read"):
         collector_of(TracingConfig(endpoint="https://otel.example.com/v1/traces", ca_file=str(tmp_path / "none")))
 
@@ -71,7 +71,7 @@ def test_the_certificate_must_be_for_the_configured_host(
     assert cluster["wait_for_warm_on_init"] is False
 
 
-def test_urls_with_their_queries_stay_here() -> None:
+def test_request_urls_are_not_sent_in_spans() -> None:
     tracing = tracer(Collector("https://o/v1/traces", "o", 443, PEM, 0.25))
     assert tracing is not None
     assert tracing["max_path_tag_length"] == 0

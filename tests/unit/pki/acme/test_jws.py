@@ -1,4 +1,4 @@
-"""Signed requests: every algorithm that is offered, and what is refused."""
+"""Signed requests: every offered algorithm, and what is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RSA = rsa.generate_private_key(65537, 2048)
         pytest.param(RSA, id="RS256"),
     ],
 )
-def test_a_request_verifies_with_its_key_and_with_no_other(key: Key) -> None:
+def test_a_request_verifies_only_with_its_own_key(key: Key) -> None:
     client = AcmeClient(key)
     request = parse_request(client.request(URL, {"a": 1}, "n"))
     request.verify(client.jwk)
@@ -37,7 +37,7 @@ def test_a_request_verifies_with_its_key_and_with_no_other(key: Key) -> None:
             request.verify(other.jwk)
 
 
-def test_the_thumbprint_is_that_of_rfc_7638() -> None:
+def test_the_thumbprint_matches_the_example_of_rfc_7638() -> None:
     modulus = (
         "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc_BJECPebWKRXjBZCiFV4n3oknj"
         "hMstn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FDW2QvzqY368QQMicAtaSqzs8KJZgnYb9c7d0zgdAZHzu6qMQ"
@@ -118,14 +118,14 @@ def test_a_changed_payload_does_not_verify() -> None:
         pytest.param(b"\xff\xfe", id="no UTF-8"),
     ],
 )
-def test_what_is_no_jws_is_refused(body: bytes) -> None:
+def test_a_malformed_jws_is_refused(body: bytes) -> None:
     with pytest.raises(AcmeProblem) as caught:
         parse_request(body)
     assert caught.value.kind is ProblemType.MALFORMED
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_do_anything_but_get_refused(body: bytes) -> None:
+def test_arbitrary_bytes_are_refused_as_a_request(body: bytes) -> None:
     with pytest.raises(AcmeProblem):
         parse_request(body)
 
@@ -134,7 +134,7 @@ SECRET = b"s" * 32
 NEW_ACCOUNT = "https://acme.example:1/acme/new-account"
 
 
-def test_a_binding_is_of_its_secret_for_this_account_and_url() -> None:
+def test_a_binding_verifies_only_with_its_secret_account_and_url() -> None:
     client = AcmeClient()
     binding = parse_request(client.binding("k", SECRET, NEW_ACCOUNT), nonce=False, symmetric=True)
     check_binding(binding, secret=SECRET, account=client.jwk, url=NEW_ACCOUNT)
@@ -157,13 +157,13 @@ def test_a_binding_is_of_its_secret_for_this_account_and_url() -> None:
         pytest.param({"kid": ""}, id="no key id"),
     ],
 )
-def test_a_wrong_binding_is_refused(header: dict[str, Any]) -> None:
+def test_a_binding_with_a_wrong_header_is_refused(header: dict[str, Any]) -> None:
     with pytest.raises(AcmeProblem):
         parse_request(AcmeClient().binding("k", SECRET, NEW_ACCOUNT, **header), nonce=False, symmetric=True)
 
 
 def test_an_account_key_cannot_be_used_as_an_hmac_key() -> None:
-    """Key confusion: an HMAC with the public key's bytes is not a signature."""
+    """Key confusion: an HMAC keyed with the public key must not count as a signature."""
     client = AcmeClient()
     signed = jws(
         {"alg": "HS256", "jwk": client.jwk, "nonce": "n", "url": URL}, {}, secret=msgspec.json.encode(client.jwk)

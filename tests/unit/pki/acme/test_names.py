@@ -1,4 +1,4 @@
-"""What may be certified: deny by default, and no wildcard around an exception."""
+"""Which names may be certified: none by default, and no wildcard that covers an exception."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ POLICY = NamePolicy(
         ("ip", "::1", False),
     ],
 )
-def test_which_names_are_certified(kind: str, value: str, *, allowed: bool) -> None:
+def test_only_names_that_the_policy_allows_are_certified(kind: str, value: str, *, allowed: bool) -> None:
     assert (POLICY.refusal(parse_identifier(kind, value), None) == "") is allowed
 
 
@@ -48,7 +48,7 @@ def test_an_empty_policy_certifies_nothing() -> None:
     assert NamePolicy(()).refusal(Identifier("dns", "www.example.org"), None)
 
 
-def test_an_account_is_bound_to_its_names() -> None:
+def test_an_account_is_limited_to_its_own_names_within_the_policy() -> None:
     name = Identifier("dns", "a.internal.example")
     assert POLICY.refusal(name, ("a.internal.example",)) == ""
     assert POLICY.refusal(name, ("b.internal.example",))
@@ -79,7 +79,7 @@ def test_an_account_is_bound_to_its_names() -> None:
         ("ip", "www.example.org"),
     ],
 )
-def test_what_is_no_identifier_is_refused(kind: str, value: str) -> None:
+def test_a_malformed_identifier_is_refused(kind: str, value: str) -> None:
     with pytest.raises(CertificateRejected):
         parse_identifier(kind, value)
 
@@ -102,6 +102,6 @@ def test_names_are_compared_in_lower_case() -> None:
         {"url": "https://acme.example:x"},
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, object]) -> None:
+def test_invalid_acme_settings_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"names|networks|resolvers|url"):
         AcmeConfig(**settings)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Nonces: once, for ten minutes, in bounded memory."""
+"""Nonces: usable once within ten minutes, with bounded memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Clock:
         return self.now
 
 
-def test_a_nonce_is_good_once() -> None:
+def test_a_nonce_can_be_used_only_once() -> None:
     nonces = Nonces(Clock())
     nonce = nonces.make()
     nonces.use(nonce)
@@ -24,7 +24,7 @@ def test_a_nonce_is_good_once() -> None:
     assert caught.value.kind is ProblemType.BAD_NONCE
 
 
-def test_a_nonce_ends_and_is_not_good_again_after_it_was_forgotten() -> None:
+def test_an_expired_nonce_is_refused_whether_it_was_used_or_not() -> None:
     clock = Clock()
     nonces = Nonces(clock)
     used, unused = nonces.make(), nonces.make()
@@ -37,7 +37,7 @@ def test_a_nonce_ends_and_is_not_good_again_after_it_was_forgotten() -> None:
 
 
 @pytest.mark.parametrize("nonce", ["", "x", "AAAA", "é", "A" * 54, "A" * 10_000])
-def test_a_nonce_of_nobody_is_refused(nonce: str) -> None:
+def test_a_malformed_nonce_is_refused(nonce: str) -> None:
     with pytest.raises(AcmeProblem):
         Nonces(Clock()).use(nonce)
 
@@ -47,7 +47,7 @@ def test_another_servers_nonce_is_refused() -> None:
         Nonces(Clock()).use(Nonces(Clock()).make())
 
 
-def test_when_memory_is_full_outstanding_nonces_end_and_no_used_one_counts_again() -> None:
+def test_used_nonces_are_still_refused_after_the_memory_for_them_is_full() -> None:
     nonces = Nonces(Clock(), max_used=3)
     spent = [nonces.make() for _ in range(3)]
     outstanding = nonces.make()

@@ -1,4 +1,4 @@
-"""The ACME server, asked over HTTP by a client that also sends what it must not: orders, accounts, certificates."""
+"""The ACME server over HTTP: orders, accounts, certificates, and requests that clients must not send."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ JOSE = {"content-type": "application/jose+json"}
 
 @dataclass
 class Authority:
-    """The real one, which can be made to fail."""
+    """The real authority, which can be made to fail."""
 
     real: HomeAuthority
     fails: bool = False
@@ -61,7 +61,7 @@ class Authority:
 
 @dataclass
 class World:
-    """A server with its authority; ``failing`` names are not validated."""
+    """A server with its authority; names in ``failing`` fail validation."""
 
     home: Home
     store: AcmeStore
@@ -106,7 +106,7 @@ class World:
         return answer.headers["Location"], answer.json
 
     async def ready(self, client: AcmeClient, *names: str) -> tuple[str, dict[str, Any]]:
-        """An order whose names are validated."""
+        """Return the URL and document of an order whose names have been validated."""
         url, order = await self.order(client, *names)
         for authorization in order["authorizations"]:
             challenge = (await self.post(client, authorization, None)).json["challenges"][0]
@@ -197,7 +197,7 @@ async def served(path: Path, config: AcmeConfig = CONFIG) -> AsyncIterator[World
     online.close()
 
 
-async def test_a_certificate_from_order_to_chain(world: World) -> None:
+async def test_an_order_leads_to_a_certificate_for_its_names(world: World) -> None:
     client = await world.account("web", "*.internal.example")
     leaf = await world.certificate(client, "a.internal.example", "b.internal.example")
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -209,7 +209,7 @@ async def test_a_certificate_from_order_to_chain(world: World) -> None:
     assert record.requester == f"acme:{client.kid.rpartition('/')[2]}"
 
 
-async def test_an_account_needs_an_external_key_which_is_good_once(world: World) -> None:
+async def test_an_account_needs_an_external_key_that_is_used_only_once(world: World) -> None:
     url = world.url("new-account")
     assert (await world.post(AcmeClient(), url, {})).problem == "externalAccountRequired"
     external = make_external_key("one", ("a.internal.example",), ttl=dt.timedelta(days=1), now=utc_now().timestamp())
@@ -230,7 +230,7 @@ async def test_an_account_needs_an_external_key_which_is_good_once(world: World)
     assert "valid once" in used.json["detail"]
 
 
-async def test_an_external_key_that_expired_or_was_revoked_makes_no_account(world: World) -> None:
+async def test_an_expired_or_revoked_external_key_cannot_create_an_account(world: World) -> None:
     url, now = world.url("new-account"), utc_now().timestamp()
     old = make_external_key("old", ("a.internal.example",), ttl=dt.timedelta(minutes=1), now=now - 100)
     ended = make_external_key("ended", ("a.internal.example",), ttl=dt.timedelta(days=1), now=now)
@@ -244,7 +244,7 @@ async def test_an_external_key_that_expired_or_was_revoked_makes_no_account(worl
         assert (await world.post(client, url, {"externalAccountBinding": binding})).problem == "unauthorized"
 
 
-async def test_a_revoked_account_may_nothing(world: World) -> None:
+async def test_every_request_of_a_revoked_account_is_refused(world: World) -> None:
     client = await world.account("gone", "a.internal.example")
     _, order = await world.ready(client, "a.internal.example")
     revoke_external(world.store, "gone")
@@ -256,14 +256,14 @@ async def test_a_revoked_account_may_nothing(world: World) -> None:
     assert account.status == "revoked"
 
 
-async def test_a_request_is_accepted_once(world: World) -> None:
+async def test_a_replayed_request_is_refused(world: World) -> None:
     client = await world.account("web", "*.internal.example")
     body = client.request(client.kid, None, await world.nonce())
     assert (await world.send(client.kid, body)).status == 200
     assert (await world.send(client.kid, body)).problem == "badNonce"
 
 
-async def test_a_request_for_one_resource_is_none_for_another(world: World) -> None:
+async def test_a_request_signed_for_another_url_is_refused(world: World) -> None:
     client = await world.account("web", "*.internal.example")
     body = client.request(client.kid, None, await world.nonce())
     assert (await world.send(world.url("new-order"), body)).problem == "unauthorized"
@@ -277,7 +277,7 @@ async def test_a_wrong_signature_uses_up_no_nonce(world: World) -> None:
     assert (await world.send(client.kid, client.request(client.kid, None, nonce))).status == 200
 
 
-async def test_an_account_sees_nothing_of_another(world: World) -> None:
+async def test_an_account_cannot_access_resources_of_another_account(world: World) -> None:
     owner = await world.account("owner", "*.internal.example")
     other = await world.account("other", "*.internal.example")
     url, order = await world.ready(owner, "a.internal.example")
@@ -302,13 +302,13 @@ async def test_an_account_sees_nothing_of_another(world: World) -> None:
 
 
 @pytest.mark.parametrize("path", ["new-order", "key-change"])
-async def test_an_account_is_named_and_not_shown(world: World, path: str) -> None:
+async def test_a_request_with_an_account_key_instead_of_its_url_is_refused(world: World, path: str) -> None:
     client = await world.account("web", "*.internal.example")
     stranger = AcmeClient(client.key)
     assert (await world.post(stranger, world.url(path), {})).problem == "malformed"
 
 
-async def test_the_account_of_another_server_is_unknown(world: World) -> None:
+async def test_an_account_url_of_another_server_is_unknown(world: World) -> None:
     client = await world.account("web", "*.internal.example")
     for kid in (client.kid.replace("http://", "https://"), client.kid + "x", "https://evil.example/acme/account/1"):
         answer = await world.post(AcmeClient(client.key, kid), world.url("new-order"), {})
@@ -330,7 +330,7 @@ async def test_the_account_of_another_server_is_unknown(world: World) -> None:
         ([("dns", f"n{n}.internal.example") for n in range(17)], "malformed"),
     ],
 )
-async def test_an_order_for_what_is_not_allowed_is_refused(
+async def test_an_order_with_disallowed_or_malformed_identifiers_is_refused(
     world: World, identifiers: list[tuple[str, str]], problem: str
 ) -> None:
     client = await world.account("web", "*.internal.example", "*.example.org")
@@ -348,14 +348,14 @@ async def test_a_wildcard_is_validated_by_dns_alone(world: World) -> None:
     assert {each["type"] for each in plain["challenges"]} == {"http-01", "tls-alpn-01", "dns-01"}
 
 
-async def test_an_order_that_was_not_validated_is_not_finalized(world: World) -> None:
+async def test_an_order_without_validation_cannot_be_finalized(world: World) -> None:
     client = await world.account("web", "*.internal.example")
     _, order = await world.order(client, "a.internal.example")
     answer = await world.post(client, order["finalize"], {"csr": encode(csr(["a.internal.example"]))})
     assert answer.problem == "orderNotReady"
 
 
-async def test_a_failed_validation_ends_the_order(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_validation_makes_the_order_invalid(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice.pki.acme.validation.validator.PAUSES_SECONDS", (0.0,))
     world.failing.add("a.internal.example")
     client = await world.account("web", "*.internal.example")
@@ -390,7 +390,7 @@ async def test_a_failed_validation_ends_the_order(world: World, monkeypatch: pyt
         pytest.param(lambda _: b"\x30\x00", id="no request"),
     ],
 )
-async def test_a_bad_signing_request_is_refused_and_the_order_stays(
+async def test_a_bad_csr_is_refused_and_the_order_stays_ready(
     world: World, request_of: Callable[[AcmeClient], bytes]
 ) -> None:
     client = await world.account("web", "*.internal.example")
@@ -413,7 +413,7 @@ async def test_a_signing_request_with_a_spiffe_id_is_refused(world: World) -> No
     assert answer.problem == "badCSR"
 
 
-async def test_when_nothing_can_be_recorded_the_order_stays_ready(world: World) -> None:
+async def test_the_order_stays_ready_when_issuing_fails_and_can_be_finalized_later(world: World) -> None:
     client = await world.account("web", "*.internal.example")
     url, order = await world.ready(client, "a.internal.example")
     finalize = {"csr": encode(csr(["a.internal.example"]))}
@@ -426,7 +426,7 @@ async def test_when_nothing_can_be_recorded_the_order_stays_ready(world: World) 
     assert (await world.post(client, order["finalize"], finalize)).json["status"] == "valid"
 
 
-async def test_a_key_is_changed_by_both_keys_together(world: World) -> None:
+async def test_a_key_change_needs_signatures_of_the_old_and_the_new_key(world: World) -> None:
     client = await world.account("web", "*.internal.example")
     other = await world.account("other", "*.internal.example")
     url, new = world.url("key-change"), AcmeClient()
@@ -452,7 +452,7 @@ async def test_a_key_is_changed_by_both_keys_together(world: World) -> None:
     assert (await world.post(new, new.kid, None)).status == 200
 
 
-async def test_revocation_by_the_account_and_by_the_key(world: World) -> None:
+async def test_a_certificate_is_revoked_by_its_account_or_its_key_only(world: World) -> None:
     client = await world.account("web", "*.internal.example")
     url, key = world.url("revoke-cert"), p256()
     first = await world.certificate(client, "a.internal.example", key=key)
@@ -470,7 +470,7 @@ async def test_revocation_by_the_account_and_by_the_key(world: World) -> None:
     assert (await world.post(client, url, by_account)).status == 200
 
 
-async def test_a_deactivated_account_is_over(world: World) -> None:
+async def test_a_deactivated_account_is_refused(world: World) -> None:
     client = await world.account("web", "*.internal.example")
     assert (await world.post(client, client.kid, {"status": "deactivated"})).json["status"] == "deactivated"
     assert (await world.post(client, world.url("new-order"), {})).problem == "unauthorized"
@@ -478,7 +478,7 @@ async def test_a_deactivated_account_is_over(world: World) -> None:
     assert again.problem == "unauthorized"
 
 
-async def test_a_deactivated_authorization_ends_its_order(world: World) -> None:
+async def test_a_deactivated_authorization_makes_its_order_invalid(world: World) -> None:
     client = await world.account("web", "*.internal.example")
     url, order = await world.ready(client, "a.internal.example")
     answer = await world.post(client, order["authorizations"][0], {"status": "deactivated"})
@@ -486,7 +486,7 @@ async def test_a_deactivated_authorization_ends_its_order(world: World) -> None:
     assert (await world.post(client, url, None)).json["status"] == "invalid"
 
 
-async def test_validations_go_on_after_a_restart(tmp_path: Path) -> None:
+async def test_pending_validations_continue_after_a_restart(tmp_path: Path) -> None:
     async with served(tmp_path) as before:
         client = await before.account("web", "*.internal.example")
         before.held = asyncio.Event()  # never set: as when the process is killed meanwhile
@@ -514,7 +514,9 @@ async def test_validations_go_on_after_a_restart(tmp_path: Path) -> None:
         ("DELETE", "/acme/new-order", {}, 405),
     ],
 )
-async def test_routes(world: World, method: str, path: str, headers: dict[str, str], status: int) -> None:
+async def test_each_method_path_and_content_type_gets_its_status(
+    world: World, method: str, path: str, headers: dict[str, str], status: int
+) -> None:
     async with world.session.request(method, world.base + path, headers=headers) as answer:
         assert answer.status == status
 
@@ -523,7 +525,7 @@ async def test_a_large_request_is_refused(world: World) -> None:
     assert (await world.send(world.url("new-account"), b"x" * (65 << 10))).status == 413
 
 
-async def test_many_requests_from_one_address_are_told_to_wait(world: World) -> None:
+async def test_requests_from_one_address_are_rate_limited_with_a_retry_after_header(world: World) -> None:
     for _ in range(2000):
         async with world.session.get(world.url("directory")) as answer:
             if answer.status == 429:

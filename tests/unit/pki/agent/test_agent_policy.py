@@ -1,4 +1,4 @@
-"""Which user id gets which identity; what a policy file may not say."""
+"""Which user id gets which identities, and what a policy file must not contain."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _load(tmp_path: Path, text: str) -> AgentPolicy:
     return load_policy(path, PkiConfig(), Path("/ids"))
 
 
-def test_each_user_gets_what_is_written_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_each_user_gets_its_identities_in_the_order_of_the_file(tmp_path: Path) -> None:
     policy = _load(tmp_path, GOOD)
     assert [str(one.spiffe_id) for one in policy.of(1001)] == [
         "spiffe://sluice.local/taskmanager/tm-1",
@@ -47,7 +47,7 @@ def test_each_user_gets_what_is_written_in_the_order_of_the_file(tmp_path: Path)
 
 
 @pytest.mark.parametrize("uid", [0, 999, 65534, 4294967295])
-def test_who_is_not_named_gets_nothing(tmp_path: Path, uid: int) -> None:
+def test_an_unlisted_user_gets_no_identities(tmp_path: Path, uid: int) -> None:
     assert _load(tmp_path, GOOD).of(uid) == ()
 
 

@@ -1,4 +1,4 @@
-"""One identity kept fresh, with an issuer that fails and a clock that is moved."""
+"""Renewal of one identity, with an issuer that fails and a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ME = SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm-1")
 
 
 class FlakyIssuer:
-    """The local issuer, when it feels like it."""
+    """The local issuer with injected failures and delays."""
 
     def __init__(self, issuer: LocalIssuer) -> None:
         self._issuer = issuer
@@ -61,7 +61,7 @@ class FlakyIssuer:
 
 
 class World:
-    """A keeper and everything that it is given."""
+    """An identity renewer and everything that it needs."""
 
     def __init__(self, root: Path) -> None:
         self.now = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
@@ -78,16 +78,16 @@ class World:
         self.impatient = IdentityRenewer(managed, self.issuer, self.board, self.clock, lambda: 0.5, patience=0)
 
     def clock(self) -> dt.datetime:
-        """The instant that the test has set."""
+        """Return the time that the test has set."""
         return self.now
 
     def served(self) -> int | None:
-        """Serial of the certificate on the board."""
+        """Return the serial number of the published certificate, or None."""
         valid = self.board.valid([ME])
         return valid[0].leaf.serial_number if valid else None
 
     async def after(self, **passed: float) -> int | None:
-        """Let time pass, make a round, and say what is served."""
+        """Let time pass, run one step, and return the serial number of the published certificate."""
         self.now += dt.timedelta(**passed)
         await self.keeper.step()
         return self.served()
@@ -99,7 +99,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-async def test_it_is_issued_kept_and_renewed_at_half_life(world: World) -> None:
+async def test_an_identity_is_issued_kept_and_renewed_at_half_of_its_lifetime(world: World) -> None:
     first = await world.after(hours=0)
     assert first is not None
     assert await world.after(hours=11) == first
@@ -110,7 +110,7 @@ async def test_it_is_issued_kept_and_renewed_at_half_life(world: World) -> None:
     assert (world.directory / "identity.p12").stat().st_mode & 0o777 == 0o600
 
 
-async def test_an_unusable_revocation_list_at_the_start_is_made_good_before_anything_is_served(world: World) -> None:
+async def test_an_unusable_crl_is_repaired_at_the_start_before_an_identity_is_served(world: World) -> None:
     first = await world.after(hours=0)
     leaf = read_identity(world.directory)[0].leaf
     world.local.revocations.revoke(AuthorityKind.INTERNAL, [RevocationTarget.of(leaf)], Reason.SUPERSEDED)
@@ -123,7 +123,7 @@ async def test_an_unusable_revocation_list_at_the_start_is_made_good_before_anyt
     assert set(found.revoked) == {first}
 
 
-async def test_a_failing_issuer_is_asked_again_with_growing_pauses_and_the_good_is_kept(world: World) -> None:
+async def test_a_failing_issuer_is_retried_with_pauses_while_the_old_identity_is_served(world: World) -> None:
     first = await world.after(hours=0)
     world.issuer.failure = CertificateRejected("the authority is away")
     assert await world.after(hours=13) == first
@@ -138,14 +138,14 @@ async def test_a_failing_issuer_is_asked_again_with_growing_pauses_and_the_good_
 
 
 @pytest.mark.parametrize("failure", [CertificateRejected("no"), ConnectionRefusedError("away"), OSError(28, "full")])
-async def test_whatever_the_issuer_raises_is_survived(world: World, failure: Exception) -> None:
+async def test_the_renewer_recovers_from_any_error_of_the_issuer(world: World, failure: Exception) -> None:
     world.issuer.failure = failure
     assert await world.after(hours=0) is None
     world.issuer.failure = None
     assert await world.after(seconds=5) is not None
 
 
-async def test_each_level_of_urgency_is_told_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_level_of_urgency_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     await world.after(hours=0)
     world.issuer.failure = CertificateRejected("the authority is away")
     caplog.set_level(logging.WARNING)
@@ -161,7 +161,7 @@ async def test_an_expired_identity_is_not_served(world: World) -> None:
     assert await world.after(hours=25) is None
 
 
-async def test_a_damaged_directory_is_renewed_while_the_good_is_served(world: World) -> None:
+async def test_a_damaged_directory_is_reissued_while_the_last_good_identity_is_served(world: World) -> None:
     first = await world.after(hours=0)
     (world.directory / "chain.pem").write_text("garbage")
     world.issuer.failure = CertificateRejected("the authority is away")
@@ -170,13 +170,13 @@ async def test_a_damaged_directory_is_renewed_while_the_good_is_served(world: Wo
     assert await world.after(minutes=6) not in {None, first}
 
 
-async def test_the_identity_of_another_is_replaced(world: World) -> None:
+async def test_an_identity_of_another_process_in_the_directory_is_replaced(world: World) -> None:
     world.issuer.issue_to(world.directory, SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm-2"))
     assert await world.after(hours=0) is not None
     assert read_identity(world.directory)[0].spiffe_id == ME
 
 
-async def test_what_somebody_else_renews_is_taken_in_and_told(world: World) -> None:
+async def test_an_identity_renewed_by_another_program_is_loaded_and_published(world: World) -> None:
     first = await world.after(hours=0)
     seen = world.board.generation
     waiting = asyncio.create_task(world.board.change(seen))
@@ -185,7 +185,7 @@ async def test_what_somebody_else_renews_is_taken_in_and_told(world: World) -> N
     assert await waiting == seen + 1
 
 
-async def test_nothing_is_told_when_nothing_changed(world: World) -> None:
+async def test_nothing_is_published_when_nothing_changed(world: World) -> None:
     await world.after(hours=0)
     seen = world.board.generation
     for _ in range(3):
@@ -193,7 +193,7 @@ async def test_nothing_is_told_when_nothing_changed(world: World) -> None:
     assert world.board.generation == seen
 
 
-async def test_a_clock_that_jumps_back_gets_a_certificate_that_is_valid_now(world: World) -> None:
+async def test_a_new_certificate_is_issued_when_the_clock_jumps_back(world: World) -> None:
     first = await world.after(hours=0)
     assert await world.after(minutes=-2) == first, "within the backdating"
     world.now += dt.timedelta(hours=1)
@@ -203,7 +203,7 @@ async def test_a_clock_that_jumps_back_gets_a_certificate_that_is_valid_now(worl
     assert second is not None
 
 
-async def test_an_issuer_that_hangs_is_asked_once_and_the_warnings_come_all_the_same(
+async def test_a_hanging_issuer_is_asked_once_and_expiry_warnings_are_still_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = await world.after(hours=0)
@@ -223,8 +223,8 @@ async def test_an_issuer_that_hangs_is_asked_once_and_the_warnings_come_all_the_
     assert world.issuer.asked == 2
 
 
-async def test_it_is_renewed_at_once_when_another_authority_signs_and_says_what_it_serves(world: World) -> None:
-    """As in a rotation: the first of the anchors in the directory is who signs now."""
+async def test_an_identity_is_renewed_at_once_after_a_rotation_and_reported(world: World) -> None:
+    """The first anchor in the directory is the authority that signs now."""
     reporter = Reporter(world.directory, "agent")
     keeper = IdentityRenewer(
         world.keeper.identity, world.issuer, world.board, world.clock, lambda: 0.5, reporter=reporter

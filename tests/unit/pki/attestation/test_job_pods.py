@@ -1,4 +1,4 @@
-"""Which job a pod is of, by its name and its namespace."""
+"""Which job a pod belongs to, judged by its name and its namespace."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NAMESPACE = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)
 
 
 def identity(account: str, name: str, *, namespace: str = "spark", jobs: tuple[PodJobs, ...] = (JOBS,)) -> SpiffeId:
-    """What a pod gets."""
+    """Return the identity that a pod gets."""
     (grant,) = attested(Pod(namespace, account, name, UID), (), "td", jobs).grants
     return grant.names.spiffe_id
 
 
-def test_a_pod_gets_the_identity_that_its_name_says() -> None:
+def test_a_pod_gets_the_job_identity_of_its_name() -> None:
     job = new_pod_job_id("spark")
     assert identity("spark", driver_pod_name(job)) == SpiffeId.driver("td", job)
     for number in (0, 1, 17):
@@ -32,7 +32,7 @@ def test_a_pod_gets_the_identity_that_its_name_says() -> None:
 
 
 @given(NAMESPACE, NAMESPACE)
-def test_no_pod_of_another_namespace_has_an_identity_of_a_job(ours: str, theirs: str) -> None:
+def test_a_driver_pod_name_is_valid_only_in_its_own_namespace(ours: str, theirs: str) -> None:
     name = driver_pod_name(new_pod_job_id(ours))
     assert (job_pod_identity("td", theirs, name) is None) is (ours != theirs)
 
@@ -50,12 +50,12 @@ def test_ids_of_jobs_are_not_repeated() -> None:
      "x-sluice-{job}-driver", "sluice-{job}-driver-svc", "sluice-{job}-driver\n",
      "sluice-0123456789abcdef0123456789abcdef-driver"],
 )  # fmt: skip
-def test_other_names_are_of_no_job(account: str, name: str) -> None:
+def test_a_pod_with_another_name_gets_no_job_identity(account: str, name: str) -> None:
     with pytest.raises(EnrolmentRefused):
         identity(account, name.format(job=new_pod_job_id("spark")))
 
 
-def test_a_service_account_has_its_own_part_of_a_job() -> None:
+def test_a_service_account_gets_only_driver_or_only_executor_identities() -> None:
     job = new_pod_job_id("spark")
     with pytest.raises(EnrolmentRefused, match="is no executor"):
         identity("spark-executor", driver_pod_name(job))
@@ -83,13 +83,13 @@ def convert(**content: object) -> PodAttestationConfig:
         ),
     ],
 )
-def test_configurations_that_open_too_much_are_refused(jobs: list[dict[str, str]], match: str) -> None:
+def test_unsafe_job_configurations_are_refused(jobs: list[dict[str, str]], match: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=match):
         convert(jobs=jobs)
 
 
 @pytest.mark.parametrize(("namespace", "account"), [("n", "e"), ("n", "d"), ("n", "*"), ("*", "e")])
-def test_who_runs_the_code_of_jobs_has_no_identity_of_a_process(namespace: str, account: str) -> None:
+def test_a_service_account_of_jobs_cannot_have_a_process_identity(namespace: str, account: str) -> None:
     rule = PodIdentity(namespace=namespace, service_account=account, role="taskmanager", name="{namespace}.{pod}")
     with pytest.raises(ValueError, match="runs the code of jobs"):
         PodAttestationConfig(identities=(rule,), jobs=(PodJobs(namespace="n", driver="d", executor="e"),))

@@ -1,4 +1,4 @@
-"""What the API server's word about a token gives: one pod, its identities, and otherwise nothing."""
+"""The API server's review of a token identifies one pod and its identities, or nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOKEN = "aaaa.bbbb.cccc"  # noqa: S105  the shape of one
 
 
 def answer(**changes: Any) -> bytes:
-    """The review of a good token, changed."""
+    """Return the review of a good token with these changes."""
     status: dict[str, Any] = {
         "authenticated": True,
         "audiences": [WANTED],
@@ -51,14 +51,14 @@ def answer(**changes: Any) -> bytes:
 
 
 def extra(name: object = "tm-0", uid: object = UID) -> dict[str, object]:
-    """What is known of the pod."""
+    """Return what the review says about the pod."""
     return {
         "authentication.kubernetes.io/pod-name": [name] if isinstance(name, str) else name,
         "authentication.kubernetes.io/pod-uid": [uid] if isinstance(uid, str) else uid,
     }
 
 
-def test_a_bound_token_for_us_is_of_one_pod() -> None:
+def test_a_bound_token_for_our_audience_identifies_one_pod() -> None:
     assert reviewed_pod(answer(), WANTED) == POD
     assert str(POD) == f"pod:sluice/workers/tm-0/{UID}"
 
@@ -86,7 +86,7 @@ def test_a_bound_token_for_us_is_of_one_pod() -> None:
         pytest.param({"extra": extra(name="TM/0")}, id="a name that is none"),
     ],
 )
-def test_what_is_not_vouched_for_is_refused(changes: dict[str, Any]) -> None:
+def test_a_token_that_the_review_does_not_confirm_for_one_pod_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(EnrolmentRefused):
         reviewed_pod(answer(**changes), WANTED)
 
@@ -94,8 +94,8 @@ def test_what_is_not_vouched_for_is_refused(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"{}", b"[]", b"<html>", b'{"status": 1}', b'{"status": {"authenticated": "yes"}}', b"\xff"]
 )
-def test_what_is_no_review_is_no_refusal(text: bytes) -> None:
-    """The pod tries again: it is not to blame."""
+def test_a_malformed_token_review_is_unavailable_rather_than_refused(text: bytes) -> None:
+    """The pod is not to blame, and tries again."""
     with pytest.raises(AttestationUnavailable):
         reviewed_pod(text, WANTED)
 
@@ -112,13 +112,13 @@ def test_what_is_no_review_is_no_refusal(text: bytes) -> None:
         pytest.param("slj_000000000000_x_y", id="a join token"),
     ],
 )
-def test_what_is_no_token_is_not_sent_to_the_api_server(token: str) -> None:
+def test_a_malformed_token_is_not_sent_to_the_api_server(token: str) -> None:
     with pytest.raises(EnrolmentRefused) as refused:
         review_of(token, WANTED)
     assert not token or token not in str(refused.value)
 
 
-def test_nothing_of_the_token_is_in_what_is_logged() -> None:
+def test_the_logged_refusal_contains_no_part_of_the_token() -> None:
     text = f"invalid bearer token {TOKEN}: [bbbb, audiences wrong\n]"
     reason = refusal_in(answer(authenticated=False, error=text), TOKEN)
     assert reason.startswith("invalid bearer token")
@@ -128,14 +128,14 @@ def test_nothing_of_the_token_is_in_what_is_logged() -> None:
 
 
 def config(*rules: dict[str, Any]) -> PodAttestationConfig:
-    """As in sluice.toml."""
+    """Return a configuration as in sluice.toml."""
     return msgspec.convert({"identities": list(rules)}, PodAttestationConfig)
 
 
 WORKERS = {"namespace": "sluice", "service_account": "workers", "role": "taskmanager"}
 
 
-def test_a_pod_has_the_identities_of_its_service_account_and_no_others() -> None:
+def test_a_pod_has_only_the_identities_of_its_service_account() -> None:
     rules = config(
         WORKERS | {"dns": ["{pod}.workers.{namespace}.svc"]},
         {"namespace": "sluice", "service_account": "envoy", "role": "gateway", "name": "envoy"},
@@ -161,14 +161,14 @@ def test_a_pod_has_the_identities_of_its_service_account_and_no_others() -> None
         Pod("sluice", "default", "tm-0", UID),
     ],
 )
-def test_who_is_not_named_gets_nothing(pod: Pod) -> None:
+def test_a_pod_without_a_matching_rule_gets_no_identity(pod: Pod) -> None:
     with pytest.raises(EnrolmentRefused, match="has no identity"):
         attested(pod, config(WORKERS).identities, "td")
     with pytest.raises(EnrolmentRefused, match="has no identity"):
         attested(pod, (), "td")
 
 
-def test_wildcards_keep_the_pods_of_namespaces_apart() -> None:
+def test_wildcard_rules_give_pods_of_different_namespaces_different_names() -> None:
     rules = config(WORKERS | {"namespace": "*", "name": "{namespace}.{pod}"}).identities
     names = {
         str(attested(Pod(namespace, "workers", pod, UID), rules, "td").grants[0].names.spiffe_id.name)
@@ -177,7 +177,7 @@ def test_wildcards_keep_the_pods_of_namespaces_apart() -> None:
     assert names == {"a.b.c", "a.b", "a-b.c"}
 
 
-def test_a_name_that_no_certificate_can_have_is_refused() -> None:
+def test_a_pod_name_that_does_not_fit_into_a_certificate_is_refused() -> None:
     rules = config(WORKERS | {"dns": [".".join(["{pod}"] * 10)]}).identities
     with pytest.raises(EnrolmentRefused, match="no identity can be made"):
         attested(Pod("sluice", "workers", "x" * 60, UID), rules, "td")
@@ -203,18 +203,18 @@ def test_a_name_that_no_certificate_can_have_is_refused() -> None:
         pytest.param([WORKERS | {"names": ["x"]}], id="an unknown key"),
     ],
 )
-def test_rules_that_say_too_much_are_refused(rules: list[dict[str, Any]]) -> None:
+def test_invalid_identity_rules_are_refused(rules: list[dict[str, Any]]) -> None:
     with pytest.raises(msgspec.ValidationError):
         config(*rules)
 
 
 @pytest.mark.parametrize("key", [{"api": "http://kube:1"}, {"api": "https://u@kube"}, {"trust_config_map": "A/B"}])
-def test_settings_that_lead_elsewhere_are_refused(key: dict[str, str]) -> None:
+def test_invalid_api_server_and_config_map_settings_are_refused(key: dict[str, str]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(key, PodAttestationConfig)
 
 
-def test_the_rule_of_one_pod_at_a_time() -> None:
+def test_a_rule_with_a_fixed_name_gives_successive_pods_the_same_identity() -> None:
     rule = PodIdentity(namespace="sluice", service_account="envoy", role="gateway", name="envoy")
     for name in ("envoy-0", "envoy-7d9f"):
         found = attested(Pod("sluice", "envoy", name, UID), [rule], "td")

@@ -1,4 +1,4 @@
-"""Authorities on disk: made once, never overwritten, and what is damaged is said."""
+"""Authorities on disk: created once, never overwritten, and damage is reported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def content(pki: Path) -> dict[str, bytes]:
     return {str(path.relative_to(pki)): path.read_bytes() for path in sorted(pki.rglob("*")) if path.is_file()}
 
 
-def test_made_once_and_kept(tmp_path: Path) -> None:
+def test_authorities_are_created_once_and_kept(tmp_path: Path) -> None:
     store = AuthorityStore(tmp_path / "pki")
     first = store.ensure(CONFIG, NOW)
     before = content(tmp_path)
@@ -43,14 +43,16 @@ def test_made_once_and_kept(tmp_path: Path) -> None:
     assert sorted(before) == sorted(f"pki/authorities/{kind}/{name}.pem" for kind in KINDS for name in ("cert", "key"))
 
 
-def test_nobody_else_can_read_the_keys(store: AuthorityStore) -> None:
+def test_authority_keys_are_readable_only_by_their_owner(store: AuthorityStore) -> None:
     for kind in KINDS:
         directory = store.directory(kind)
         assert stat.S_IMODE((directory / "key.pem").stat().st_mode) == 0o600
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
-def test_missing_authority_is_made_again_by_the_same_root(store: AuthorityStore, tmp_path: Path) -> None:
+def test_a_missing_intermediate_authority_is_created_again_by_the_same_root(
+    store: AuthorityStore, tmp_path: Path
+) -> None:
     root = store.certificate(AuthorityKind.ROOT)
     (store.directory(AuthorityKind.EDGE)).rename(tmp_path / "away")
     assert store.ensure(CONFIG, NOW).made == (AuthorityKind.EDGE,)
@@ -58,7 +60,7 @@ def test_missing_authority_is_made_again_by_the_same_root(store: AuthorityStore,
 
 
 def test_root_key_may_be_kept_elsewhere(store: AuthorityStore, tmp_path: Path) -> None:
-    """Issuing goes on without it; only new authorities need it, and the error says so."""
+    """Leaves are issued without the root key; only new authorities need it, and the error says so."""
     (store.directory(AuthorityKind.ROOT) / "key.pem").rename(tmp_path / "safe.pem")
     assert store.ensure(CONFIG, NOW).made == ()
     store.load(AuthorityKind.INTERNAL)
@@ -67,14 +69,14 @@ def test_root_key_may_be_kept_elsewhere(store: AuthorityStore, tmp_path: Path) -
         store.ensure(CONFIG, NOW)
 
 
-def test_root_that_vanished_is_not_replaced_by_another(store: AuthorityStore, tmp_path: Path) -> None:
+def test_a_missing_root_is_not_replaced_by_a_new_one(store: AuthorityStore, tmp_path: Path) -> None:
     store.directory(AuthorityKind.ROOT).rename(tmp_path / "away")
     with pytest.raises(StoreError, match="restore"):
         store.ensure(CONFIG, NOW)
     assert not store.exists(AuthorityKind.ROOT)
 
 
-def test_store_of_another_trust_domain(store: AuthorityStore, tmp_path: Path) -> None:
+def test_a_store_of_another_trust_domain_is_refused_and_left_unchanged(store: AuthorityStore, tmp_path: Path) -> None:
     before = content(tmp_path)
     with pytest.raises(StoreError, match=r"sluice\.local"):
         store.ensure(PkiConfig(trust_domain="other.local"), NOW)
@@ -92,7 +94,9 @@ def test_store_of_another_trust_domain(store: AuthorityStore, tmp_path: Path) ->
         pytest.param("key.pem", None, "is not in", id="no-key"),
     ],
 )
-def test_damaged_authority(name: str, data: bytes | None, reason: str, store: AuthorityStore) -> None:
+def test_a_damaged_authority_is_refused_with_its_reason(
+    name: str, data: bytes | None, reason: str, store: AuthorityStore
+) -> None:
     path = store.directory(AuthorityKind.INTERNAL) / name
     if data is None:
         path.unlink()
@@ -103,7 +107,7 @@ def test_damaged_authority(name: str, data: bytes | None, reason: str, store: Au
     assert caught.value.remedy or data is None
 
 
-def test_two_certificates_where_one_belongs(store: AuthorityStore) -> None:
+def test_a_certificate_file_with_two_certificates_is_refused(store: AuthorityStore) -> None:
     both = to_pem(store.certificate(AuthorityKind.INTERNAL), store.certificate(AuthorityKind.EDGE))
     store.certificate_file(AuthorityKind.INTERNAL).write_bytes(both)
     with pytest.raises(StoreError, match="2 certificates"):
@@ -116,7 +120,7 @@ def test_key_that_others_can_read_is_not_used(store: AuthorityStore) -> None:
         store.load(AuthorityKind.INTERNAL)
 
 
-def test_no_authorities_yet(tmp_path: Path) -> None:
+def test_loading_before_init_suggests_pki_init(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="sluice pki init"):
         AuthorityStore(tmp_path).load(AuthorityKind.INTERNAL)
 
@@ -129,7 +133,7 @@ def test_full_disk_leaves_no_half_authority(tmp_path: Path) -> None:
     assert store.ensure(CONFIG, NOW).made == KINDS
 
 
-def test_error_about_a_key_tells_nothing_of_it(store: AuthorityStore) -> None:
+def test_an_error_about_a_damaged_key_does_not_reveal_it(store: AuthorityStore) -> None:
     secret = "MC4CAQAwBQYDK2VwBCIEIA"  # noqa: S105  the beginning of any PKCS#8 key
     path = store.directory(AuthorityKind.INTERNAL) / "key.pem"
     path.write_text(f"-----BEGIN PRIVATE KEY-----\n{secret}\n-----END PRIVATE KEY-----\n")

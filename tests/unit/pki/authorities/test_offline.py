@@ -1,4 +1,4 @@
-"""Authorities signed on another machine: what the root's holder signs, and what is imported, is exactly one thing."""
+"""Authorities signed on another machine: only what was requested is signed and imported."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def chain_of(pem: bytes) -> list[x509.Certificate]:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("kind", [AuthorityKind.INTERNAL, AuthorityKind.EDGE])
-def test_requested_signed_imported_and_at_work(kind: AuthorityKind, algorithm: str, tmp_path: Path) -> None:
+def test_an_authority_signed_offline_is_imported_and_can_be_used(
+    kind: AuthorityKind, algorithm: str, tmp_path: Path
+) -> None:
     config = PkiConfig(key_algorithm=algorithm)
     key, csr = request_authority(kind, config)
     authority, root = check_signed(kind, key, chain_of(sign_authority(csr, kind, ROOT, config, NOW)), config, NOW)
@@ -81,7 +83,7 @@ def request(
     more: Callable[[x509.CertificateSigningRequestBuilder], x509.CertificateSigningRequestBuilder] = lambda one: one,
     digest: hashes.HashAlgorithm | None = None,
 ) -> bytes:
-    """A request that is right but for what the caller changes."""
+    """Return a CSR that is correct except for what the caller changes."""
     builder = (
         x509.CertificateSigningRequestBuilder()
         .subject_name(authority_name(kind, key.public_key(), "sluice.local"))
@@ -96,7 +98,7 @@ P256 = generate_key()
 RIGHT = request(P256)
 
 
-def test_the_rows_below_are_wrong_in_one_way_only() -> None:
+def test_the_unmodified_request_of_the_following_cases_is_signed() -> None:
     assert len(chain_of(sign_authority(RIGHT, INTERNAL, ROOT, CONFIG, NOW))) == 2
 
 
@@ -123,18 +125,18 @@ def test_the_rows_below_are_wrong_in_one_way_only() -> None:
         ),
     ],
 )
-def test_what_is_not_signed(csr: bytes, says: str) -> None:
+def test_a_malformed_or_unsuitable_authority_request_is_not_signed(csr: bytes, says: str) -> None:
     with pytest.raises(CertificateRejected, match=says):
         sign_authority(csr, INTERNAL, ROOT, CONFIG, NOW)
 
 
-def test_edge_authority_with_a_key_that_browsers_do_not_take_is_not_signed() -> None:
+def test_an_edge_authority_with_a_key_that_browsers_do_not_accept_is_not_signed() -> None:
     csr = request(generate_key("ed25519"), kind=AuthorityKind.EDGE)
     with pytest.raises(CertificateRejected, match="do not take ed25519"):
         sign_authority(csr, AuthorityKind.EDGE, ROOT, CONFIG, NOW)
 
 
-def test_root_signs_no_root_and_intermediate_no_authority() -> None:
+def test_only_a_root_signs_authorities_and_never_another_root() -> None:
     with pytest.raises(CertificateRejected, match="signs itself"):
         request_authority(AuthorityKind.ROOT, CONFIG)
     with pytest.raises(CertificateRejected, match="signs itself"):
@@ -147,7 +149,7 @@ def test_root_signs_no_root_and_intermediate_no_authority() -> None:
 
 
 def signed_in_another_domain() -> list[x509.Certificate]:
-    """By the root of another trust domain, whole in itself."""
+    """Return a chain signed by the root of another trust domain, consistent in itself."""
     config = PkiConfig(trust_domain="other")
     names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier("spiffe://other")])
     csr = (
@@ -160,7 +162,7 @@ def signed_in_another_domain() -> list[x509.Certificate]:
 
 
 def forged(change: str) -> list[x509.Certificate]:
-    """What comes back from signing, wrong in one way."""
+    """Return a chain as it comes back from signing, wrong in one way; correct for an empty ``change``."""
     certificate, root = chain_of(sign_authority(RIGHT, INTERNAL, ROOT, CONFIG, NOW))
     edge = request(P256, kind=AuthorityKind.EDGE)
     chains: dict[str, Callable[[], list[x509.Certificate]]] = {
@@ -188,12 +190,12 @@ def forged(change: str) -> list[x509.Certificate]:
         pytest.param("", -1, "not valid now", id="clock-behind"),
     ],
 )
-def test_what_is_not_imported(change: str, later_days: int, says: str) -> None:
+def test_an_invalid_signed_authority_is_not_imported(change: str, later_days: int, says: str) -> None:
     with pytest.raises(CertificateRejected, match=says):
         check_signed(INTERNAL, P256, forged(change), CONFIG, NOW + dt.timedelta(days=later_days))
 
 
-def test_authority_that_exists_is_not_replaced_and_no_other_root_comes_in(tmp_path: Path) -> None:
+def test_importing_replaces_no_existing_authority_and_accepts_no_other_root(tmp_path: Path) -> None:
     store = AuthorityStore(tmp_path)
     store.ensure(CONFIG, NOW)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.pem")}

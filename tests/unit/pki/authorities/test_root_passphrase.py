@@ -1,4 +1,4 @@
-"""The root's key under a passphrase: needed to make an authority and for nothing else, and never shown."""
+"""A root key with a passphrase: needed only to create an authority, and never shown."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PASSPHRASE = b"correct horse battery"
 
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Authorities with an encrypted root; tests that change it put it back."""
+    """Authorities with an encrypted root; tests that change them restore them."""
     folder = tmp_path_factory.mktemp("pki")
     AuthorityStore(folder).ensure(CONFIG, NOW, root_passphrase=PASSPHRASE)
     return folder
 
 
-def test_only_the_root_has_it_and_issuing_needs_none(pki: Path) -> None:
+def test_only_the_root_key_is_encrypted_and_issuing_needs_no_passphrase(pki: Path) -> None:
     store = AuthorityStore(pki)
     assert b"ENCRYPTED" in (store.directory(AuthorityKind.ROOT) / "key.pem").read_bytes()
     for kind in ISSUING:
@@ -50,7 +50,9 @@ def test_only_the_root_has_it_and_issuing_needs_none(pki: Path) -> None:
         pytest.param(b"incorrect horse battery", "does not open with this passphrase", id="wrong"),
     ],
 )
-def test_new_authority_needs_it(passphrase: bytes | None, says: str, pki: Path, tmp_path: Path) -> None:
+def test_creating_an_authority_without_the_right_passphrase_is_refused(
+    passphrase: bytes | None, says: str, pki: Path, tmp_path: Path
+) -> None:
     store = AuthorityStore(pki)
     edge = store.directory(AuthorityKind.EDGE)
     edge.rename(tmp_path / "edge")
@@ -61,14 +63,14 @@ def test_new_authority_needs_it(passphrase: bytes | None, says: str, pki: Path, 
     (tmp_path / "edge").rename(edge)
 
 
-def test_new_authority_is_made_with_it(pki: Path, tmp_path: Path) -> None:
+def test_an_authority_is_created_with_the_passphrase_of_the_root(pki: Path, tmp_path: Path) -> None:
     store = AuthorityStore(pki)
     store.directory(AuthorityKind.EDGE).rename(tmp_path / "edge")
     assert store.ensure(CONFIG, NOW, root_passphrase=PASSPHRASE).made == (AuthorityKind.EDGE,)
     store.certificate(AuthorityKind.EDGE).verify_directly_issued_by(store.certificate(AuthorityKind.ROOT))
 
 
-def test_passphrase_for_a_root_that_has_none_is_not_taken_silently(tmp_path: Path) -> None:
+def test_a_passphrase_for_an_unencrypted_root_is_refused(tmp_path: Path) -> None:
     store = AuthorityStore(tmp_path)
     store.ensure(CONFIG, NOW)
     with pytest.raises(StoreError, match="has no passphrase"):
@@ -89,7 +91,7 @@ def test_encrypted_key_is_read_by_us_and_by_openssl(algorithm: str, tmp_path: Pa
     assert opened.stdout.startswith(b"-----BEGIN PUBLIC KEY-----")
 
 
-def test_damaged_encrypted_key_is_an_error_of_ours() -> None:
+def test_a_damaged_encrypted_key_is_a_store_error() -> None:
     pem = encrypt_key(generate_key(), PASSPHRASE, rounds=4096)
     with pytest.raises(StoreError, match="or it is damaged"):
         key_from_pem(pem[:120] + b"AAAA" + pem[124:], "key", PASSPHRASE)
@@ -99,7 +101,7 @@ def typed(*answers: str) -> list[str]:
     return list(reversed(answers))
 
 
-def test_passphrase_from_a_file_or_typed_twice(tmp_path: Path) -> None:
+def test_the_passphrase_is_read_from_a_file_or_typed_twice_if_new(tmp_path: Path) -> None:
     file = tmp_path / "passphrase"
     file.write_bytes(PASSPHRASE + b"\r\nand more\n")
     file.chmod(0o600)
@@ -124,7 +126,7 @@ def test_passphrase_from_a_file_or_typed_twice(tmp_path: Path) -> None:
         pytest.param(PASSPHRASE, 0o640, "others can read", id="readable-by-others"),
     ],
 )
-def test_passphrases_that_are_not_taken(content: bytes, mode: int, says: str, tmp_path: Path) -> None:
+def test_unsuitable_passphrase_files_are_refused(content: bytes, mode: int, says: str, tmp_path: Path) -> None:
     file = tmp_path / "passphrase"
     file.write_bytes(content)
     file.chmod(mode)

@@ -1,4 +1,4 @@
-"""Authorities whose keys are in a token: what is on disk, and which keys are left when something fails."""
+"""Authorities with keys in a PKCS #11 token: what is on disk, and which keys remain after a failure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def pki(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(pki: Path, tokens: TokenKeys, place: TokenUri) -> AuthorityStore:
-    """All three in the token."""
+    """A store whose three authorities have their keys in the token."""
     store = AuthorityStore(pki, tokens)
     store.ensure(CONFIG, NOW, places=dict.fromkeys(AuthorityKind, place))
     return store
@@ -67,7 +67,7 @@ def of(*kinds: str) -> list[str]:
     return sorted(f"sluice sluice.local {kind}" for kind in kinds)
 
 
-def test_a_reference_lies_where_the_key_would(store: AuthorityStore, token: FakeToken) -> None:
+def test_a_key_in_a_token_is_replaced_on_disk_by_its_uri(store: AuthorityStore, token: FakeToken) -> None:
     assert labels(token) == of(*AuthorityKind)
     root = store.certificate(ROOT)
     for kind in AuthorityKind:
@@ -79,7 +79,9 @@ def test_a_reference_lies_where_the_key_would(store: AuthorityStore, token: Fake
         authority.certificate.verify_directly_issued_by(root)
 
 
-def test_only_some_in_a_token(pki: Path, tokens: TokenKeys, place: TokenUri, token: FakeToken) -> None:
+def test_the_root_key_can_be_in_a_token_while_other_keys_are_on_disk(
+    pki: Path, tokens: TokenKeys, place: TokenUri, token: FakeToken
+) -> None:
     store = AuthorityStore(pki, tokens)
     store.ensure(CONFIG, NOW, places={ROOT: place})
     assert labels(token) == of("root")
@@ -94,7 +96,7 @@ def test_only_some_in_a_token(pki: Path, tokens: TokenKeys, place: TokenUri, tok
 
 
 @pytest.mark.parametrize("algorithm", ["ed25519", "rsa-3072"])
-def test_algorithm_that_tokens_do_not_have(
+def test_a_key_algorithm_that_tokens_lack_is_refused(
     algorithm: str, pki: Path, tokens: TokenKeys, place: TokenUri, token: FakeToken
 ) -> None:
     store = AuthorityStore(pki, tokens)
@@ -104,7 +106,7 @@ def test_algorithm_that_tokens_do_not_have(
 
 
 @pytest.mark.usefixtures("store")
-def test_key_of_an_authority_that_was_not_made_is_removed(
+def test_the_token_key_of_an_authority_that_failed_to_be_created_is_removed(
     pki: Path, tokens: TokenKeys, place: TokenUri, token: FakeToken
 ) -> None:
     other = AuthorityStore(pki.with_name("other"), tokens)
@@ -115,7 +117,7 @@ def test_key_of_an_authority_that_was_not_made_is_removed(
     assert not other.exists(ROOT)
 
 
-def test_reference_to_another_key_is_noticed(store: AuthorityStore) -> None:
+def test_a_wrong_malformed_or_readable_key_uri_is_refused(store: AuthorityStore) -> None:
     path = store.directory(INTERNAL) / "key.uri"
     path.write_bytes((store.directory(EDGE) / "key.uri").read_bytes())
     with pytest.raises(StoreError, match=r"key\.uri is not the key of"):
@@ -131,7 +133,9 @@ def test_reference_to_another_key_is_noticed(store: AuthorityStore) -> None:
         store.load(INTERNAL)
 
 
-def test_rotation_in_the_same_token(store: AuthorityStore, pki: Path, tokens: TokenKeys, token: FakeToken) -> None:
+def test_a_rotation_in_the_same_token_removes_the_old_key(
+    store: AuthorityStore, pki: Path, tokens: TokenKeys, token: FakeToken
+) -> None:
     rotation = RotationStore(pki, tokens)
     rotation.begin(INTERNAL, CONFIG, NOW)
     assert labels(token) == of(*AuthorityKind, INTERNAL)
@@ -149,7 +153,9 @@ def test_rotation_in_the_same_token(store: AuthorityStore, pki: Path, tokens: To
         tokens.load(old)
 
 
-def test_old_key_is_kept_when_asked_for(store: AuthorityStore, pki: Path, tokens: TokenKeys, token: FakeToken) -> None:
+def test_a_rotation_keeps_the_old_token_key_on_request(
+    store: AuthorityStore, pki: Path, tokens: TokenKeys, token: FakeToken
+) -> None:
     rotation = RotationStore(pki, tokens)
     rotation.begin(EDGE, CONFIG, NOW)
     rotation.switch(Keep.NEW, NOW)
@@ -161,7 +167,7 @@ def test_old_key_is_kept_when_asked_for(store: AuthorityStore, pki: Path, tokens
 
 
 @pytest.mark.usefixtures("store")
-def test_rotation_into_another_token(
+def test_a_rotation_creates_keys_in_another_token_and_removes_them_when_aborted(
     pki: Path, tokens: TokenKeys, place: TokenUri, token: FakeToken, other: FakeToken
 ) -> None:
     there = TokenUri(module=place.module, pin_source=place.pin_source, token=other.label)
@@ -179,8 +185,10 @@ def test_rotation_into_another_token(
 
 
 @pytest.mark.usefixtures("store")
-def test_rotation_that_fails_leaves_no_key(pki: Path, tokens: TokenKeys, place: TokenUri, token: FakeToken) -> None:
-    """The second of three keys cannot be made: the first one goes, too."""
+def test_a_failed_rotation_leaves_no_new_keys_in_the_token(
+    pki: Path, tokens: TokenKeys, place: TokenUri, token: FakeToken
+) -> None:
+    """The second of three keys cannot be created: the first one is removed, too."""
     there = TokenUri(module=place.module, pin_source=place.pin_source, token="nowhere")  # noqa: S106  a label
     rotation = RotationStore(pki, tokens)
     with pytest.raises(StoreError, match="is not there"):
@@ -191,6 +199,6 @@ def test_rotation_that_fails_leaves_no_key(pki: Path, tokens: TokenKeys, place: 
 
 
 @pytest.mark.usefixtures("store")
-def test_root_in_a_token_is_replaced_without_a_passphrase(pki: Path, tokens: TokenKeys) -> None:
+def test_a_passphrase_is_refused_when_rotating_a_root_in_a_token(pki: Path, tokens: TokenKeys) -> None:
     with pytest.raises(RotationRefused, match="has no passphrase"):
         RotationStore(pki, tokens).begin(ROOT, CONFIG, NOW, root_passphrase=b"correct horse battery")

@@ -1,4 +1,4 @@
-"""What the authority signs for whom an attestor has verified, with a clock that is moved."""
+"""What the authority signs for a workload that an attestor has verified, with a clock that is moved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EDGE = SpiffeId.process("td", Role.GATEWAY, "edge")
 
 
 def pod(uid: str, *identities: SpiffeId) -> Attested:
-    """A pod that may have these."""
+    """Return an attested pod that may have these identities."""
     return Attested(f"pod:n/s/p/{uid}", tuple(Grant(Names.checked(each, (), ())) for each in identities or (WORKER,)))
 
 
@@ -31,8 +31,8 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "home")
 
 
-def test_a_thief_of_a_pods_token_is_noticed_and_shut_out(world: World) -> None:
-    """The token works from anywhere. Of the two that enrolled with it one is refused, and that is recorded."""
+def test_a_stolen_pod_token_is_detected_and_the_thief_refused(world: World) -> None:
+    """A token works from anywhere. Of two that enrol with it, one is refused, and that is recorded."""
     request = new_csr(WORKER)[1]
     owner = leaf_of(world.authority.enrol_attested(pod("a"), str(WORKER), request))
     thief = leaf_of(world.authority.enrol_attested(pod("a"), str(WORKER), new_csr(WORKER)[1]))
@@ -47,7 +47,7 @@ def test_a_thief_of_a_pods_token_is_noticed_and_shut_out(world: World) -> None:
     world.renew(again)
 
 
-def test_the_pod_of_yesterday_is_refused_also_after_a_restart(world: World) -> None:
+def test_a_succeeded_pod_is_refused_even_after_a_restart(world: World) -> None:
     world.authority.enrol_attested(pod("a"), str(WORKER), new_csr(WORKER)[1])
     new = leaf_of(world.authority.enrol_attested(pod("b"), str(WORKER), new_csr(WORKER)[1]))
     for _ in range(2):
@@ -76,12 +76,12 @@ def test_a_revoked_identity_is_not_enrolled(world: World) -> None:
         SpiffeId.driver("other", "a" * 32),
     ],
 )
-def test_no_attestor_can_grant_what_no_process_may_be(spiffe_id: SpiffeId, world: World) -> None:
+def test_an_attestor_cannot_grant_an_identity_that_cannot_enrol(spiffe_id: SpiffeId, world: World) -> None:
     with pytest.raises(EnrolmentRefused, match="no process can enrol"):
         world.authority.enrol_attested(pod("a", spiffe_id), str(spiffe_id), new_csr(spiffe_id)[1])
 
 
-def test_a_public_certificate_is_not_an_internal_one(world: World) -> None:
+def test_a_grant_of_a_public_certificate_does_not_give_an_internal_one(world: World) -> None:
     grants = (Grant(Names.checked(EDGE, ("a.example",), ()), edge_server=True),)
     attested = Attested("pod:n/s/p/a", grants)
     with pytest.raises(EnrolmentRefused):

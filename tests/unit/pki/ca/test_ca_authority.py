@@ -1,4 +1,4 @@
-"""The online authority without sockets: what leaves it is on the disk, and a token is good once."""
+"""The online authority without sockets: what it issues is on disk first, and a token works once."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ DRIVER = SpiffeId.driver("td", "a" * 32)
 
 
 class CautiousDisk(Disk):
-    """Remembers what would be left after a power failure: what was synced, and nothing else."""
+    """A disk that remembers what survives a power failure: only what was synced."""
 
     def __init__(self) -> None:
         self.durable = b""
 
     def sync(self, descriptor: int) -> None:
-        """Now it is safe."""
+        """Sync the file and remember its content as durable."""
         super().sync(descriptor)
         self.durable = Path(f"/proc/self/fd/{descriptor}").read_bytes()
 
@@ -84,7 +84,7 @@ def test_every_certificate_is_synced_to_the_ledger_before_it_leaves(pki: Path, t
     authority.close()
 
 
-def test_an_authority_on_all_addresses_names_none_in_its_certificate(pki: Path, tmp_path: Path) -> None:
+def test_the_certificate_of_an_authority_on_all_addresses_names_no_host(pki: Path, tmp_path: Path) -> None:
     authority = OnlineAuthority(pki, CONFIG)
     for host, names in (("::", 1), ("127.0.0.1", 2), ("ca.example.org", 2)):
         authority.issue_own(tmp_path / "own", "ca-1", host)
@@ -95,8 +95,8 @@ def test_an_authority_on_all_addresses_names_none_in_its_certificate(pki: Path, 
     authority.close()
 
 
-def test_token_is_good_once_even_when_its_file_comes_back(pki: Path) -> None:
-    """The ledger decides, not the file: a restored copy of it opens nothing."""
+def test_a_join_token_is_good_once_even_when_its_file_is_restored(pki: Path) -> None:
+    """The ledger decides, not the file: a restored copy of the file enrols nobody."""
     token = new_token(pki)
     file = pki / "ca" / "tokens" / f"{token.split('_')[1]}.json"
     kept = file.read_bytes()
@@ -129,10 +129,10 @@ def test_bad_request_does_not_use_the_token_up(pki: Path) -> None:
 
 
 class NoDisk(Disk):
-    """Full from the beginning."""
+    """A disk that is full from the beginning."""
 
     def write(self, descriptor: int, data: bytes) -> int:
-        """Nothing fits."""
+        """Write nothing."""
         return super().write(descriptor, data[:0])
 
 
@@ -148,7 +148,7 @@ def test_nothing_is_issued_and_no_token_is_used_when_the_ledger_cannot_be_writte
     authority.close()
 
 
-def test_token_that_expired_by_the_authoritys_clock(pki: Path) -> None:
+def test_a_join_token_that_expired_by_the_clock_of_the_authority_is_refused(pki: Path) -> None:
     token = new_token(pki)
     authority = OnlineAuthority(pki, CONFIG, clock=lambda: utc_now() + dt.timedelta(minutes=16))
     with pytest.raises(EnrolmentRefused, match="expired"):

@@ -1,4 +1,4 @@
-"""What the online authority grants: the one identity that was fixed before, and never more."""
+"""What the online authority grants: only the one identity that was fixed beforehand."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def leaf_of(spiffe_id: SpiffeId, dns: list[str], *, start: dt.datetime = NOW) ->
 
 
 @given(enrollable, hosts, identities, hosts)
-def test_token_gets_its_own_names_and_no_others(
+def test_a_join_token_is_granted_only_its_own_names(
     bound: SpiffeId, bound_dns: list[str], asked: SpiffeId, asked_dns: list[str]
 ) -> None:
-    """Whatever the request: a grant is of the token's names and the request's key, or there is none."""
+    """For any request, a grant has the token's names and the request's key, or it is refused."""
     if asked.role is Role.TASKMANAGER:
         asked, asked_dns = bound, bound_dns if len(asked_dns) < 2 else asked_dns
     record, _ = token_for(bound, bound_dns)
@@ -88,7 +88,7 @@ def test_token_gets_its_own_names_and_no_others(
 
 
 @given(identities, hosts, identities, hosts)
-def test_renewal_gives_the_present_names_and_no_others(
+def test_a_renewal_is_granted_only_the_names_of_the_present_certificate(
     holder: SpiffeId, has_dns: list[str], asked: SpiffeId, asked_dns: list[str]
 ) -> None:
     if holder.role is Role.USER:
@@ -109,7 +109,7 @@ def test_renewal_gives_the_present_names_and_no_others(
 
 
 @given(identities, identities, identities, st.one_of(st.none(), st.integers(-10, 10_000)))
-def test_only_jobmanagers_get_job_identities_and_nothing_else(
+def test_job_identities_are_granted_only_to_jobmanagers_of_the_trust_domain(
     requester: SpiffeId, wanted: SpiffeId, asked: SpiffeId, seconds: int | None
 ) -> None:
     _, csr = new_csr(asked)
@@ -132,7 +132,7 @@ def test_only_jobmanagers_get_job_identities_and_nothing_else(
     assert grant.profile.lifetime == dt.timedelta(hours=1)
 
 
-def test_host_names_are_no_part_of_a_job_identity() -> None:
+def test_a_job_identity_with_host_names_is_refused() -> None:
     driver = SpiffeId.driver("td", JOB)
     _, csr = new_csr(driver, dns=["db.example.org"])
     with pytest.raises(CertificateRejected, match="may not have"):
@@ -142,14 +142,14 @@ def test_host_names_are_no_part_of_a_job_identity() -> None:
 @pytest.mark.parametrize(
     "wanted", ["", "spiffe://td", "spiffe://td/ca/ca-1", "job/x", "spiffe://td/job/../ca/ca-1", "é"]
 )
-def test_what_is_no_job_identity(wanted: str) -> None:
+def test_an_identity_other_than_of_a_job_is_not_granted_to_a_jobmanager(wanted: str) -> None:
     _, csr = new_csr(SpiffeId.driver("td", JOB))
     with pytest.raises(IssuanceRefused):
         grant_job(MASTER, wanted, csr, None, CONFIG)
 
 
 @given(identities, identities)
-def test_tokens_are_for_jobs_of_this_domain_by_its_jobmanagers(requester: SpiffeId, wanted: SpiffeId) -> None:
+def test_job_tokens_are_granted_only_to_jobmanagers_of_the_trust_domain(requester: SpiffeId, wanted: SpiffeId) -> None:
     right = (
         requester.role is Role.JOBMANAGER
         and requester.trust_domain == wanted.trust_domain == "td"
@@ -165,7 +165,7 @@ def test_tokens_are_for_jobs_of_this_domain_by_its_jobmanagers(requester: Spiffe
 
 
 @pytest.mark.parametrize("wanted", ["", "spiffe://td/ca/ca-1", "spiffe://td/job/../ca/ca-1", "é"])
-def test_what_no_token_is_for(wanted: str) -> None:
+def test_a_job_token_for_an_identity_other_than_of_a_job_is_refused(wanted: str) -> None:
     with pytest.raises(IssuanceRefused):
         grant_token(MASTER, wanted, ["a"], CONFIG)
 
@@ -173,19 +173,19 @@ def test_what_no_token_is_for(wanted: str) -> None:
 @pytest.mark.parametrize(
     "issuer", ["http://a.example", "https://", "https://a.example/", "https://u@a.example", "https://a.example?x", "a"]
 )
-def test_what_is_no_issuer(issuer: str) -> None:
+def test_an_invalid_token_issuer_url_is_refused(issuer: str) -> None:
     with pytest.raises(ValueError, match="token_issuer"):
         PkiConfig(token_issuer=issuer)
 
 
 @pytest.mark.parametrize("hours", [-1.0, 25.0])
-def test_connection_that_outlived_its_certificate_renews_nothing(hours: float) -> None:
+def test_a_certificate_that_is_not_valid_now_cannot_be_renewed(hours: float) -> None:
     _, csr = new_csr(WORKER)
     with pytest.raises(IssuanceRefused, match="not valid now"):
         grant_renewal(leaf_of(WORKER, []), csr, CONFIG, now=NOW + dt.timedelta(hours=hours))
 
 
-def test_request_with_a_wrong_signature_proves_nothing() -> None:
+def test_a_csr_with_a_wrong_signature_is_refused() -> None:
     damaged = bytearray(load_csr(new_csr(WORKER)[1]).public_bytes(Encoding.DER))
     damaged[-1] ^= 1
     csr = x509.load_der_x509_csr(bytes(damaged)).public_bytes(Encoding.PEM)
@@ -194,8 +194,8 @@ def test_request_with_a_wrong_signature_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_roles_that_a_token_can_stand_for(role: Role) -> None:
-    """Neither a second authority nor a user nor anything of a job comes by token."""
+def test_join_tokens_exist_only_for_named_roles_except_ca_and_user(role: Role) -> None:
+    """Neither a second authority, nor a user, nor anything of a job enrols with a join token."""
     of_job = {Role.DRIVER: SpiffeId.driver("td", JOB), Role.EXECUTOR: SpiffeId.executor("td", JOB, 1)}
     spiffe_id = of_job.get(role) or SpiffeId.process("td", role, "x")
     if role in NAMED_ROLES - {Role.CA, Role.USER}:
@@ -205,13 +205,13 @@ def test_roles_that_a_token_can_stand_for(role: Role) -> None:
             token_for(spiffe_id)
 
 
-def test_token_of_another_trust_domain_enrols_nobody() -> None:
+def test_a_join_token_of_another_trust_domain_is_refused() -> None:
     stranger = SpiffeId.process("other", Role.TASKMANAGER, "tm-1")
     with pytest.raises(EnrolmentRefused):
         grant_enrolment(token_for(stranger)[0], new_csr(stranger)[1], CONFIG)
 
 
-def test_token_is_good_until_it_is_used_or_expires() -> None:
+def test_a_join_token_is_valid_until_it_is_used_or_expires() -> None:
     record, text = token_for(WORKER)
     token = JoinToken.parse(text)
     assert token.fingerprint == fingerprint(INTERNAL.certificate)
@@ -222,7 +222,7 @@ def test_token_is_good_until_it_is_used_or_expires() -> None:
         check_token(token, record, used=False, now=NOW + dt.timedelta(minutes=15))
 
 
-def test_neither_record_nor_messages_nor_repr_show_the_secret() -> None:
+def test_the_record_errors_and_repr_of_a_join_token_do_not_reveal_its_secret() -> None:
     record, text = token_for(WORKER)
     secret = text.split("_")[2]
     with pytest.raises(EnrolmentRefused) as refused:
@@ -231,7 +231,7 @@ def test_neither_record_nor_messages_nor_repr_show_the_secret() -> None:
         assert secret not in shown
 
 
-def test_unknown_and_wrong_tokens_get_one_answer() -> None:
+def test_unknown_and_wrong_join_tokens_get_the_same_answer() -> None:
     record, text = token_for(WORKER)
     other = text[:20] + ("0" if text[20] != "0" else "1") + text[21:]
     for token, kept in ((text, None), (other, record), (text, token_for(WORKER)[0])):
@@ -240,18 +240,18 @@ def test_unknown_and_wrong_tokens_get_one_answer() -> None:
 
 
 @given(st.text(max_size=300))
-def test_no_text_of_another_shape_is_a_token(text: str) -> None:
+def test_a_malformed_join_token_is_refused(text: str) -> None:
     with pytest.raises(EnrolmentRefused):
         JoinToken.parse(text)
 
 
 @pytest.mark.parametrize("ttl", [dt.timedelta(0), dt.timedelta(seconds=-1), MAX_TTL * 2])
-def test_token_lives_short(ttl: dt.timedelta) -> None:
+def test_a_join_token_with_an_invalid_lifetime_is_refused(ttl: dt.timedelta) -> None:
     with pytest.raises(CertificateRejected, match="cannot live"):
         mint(WORKER, INTERNAL.certificate, ttl=ttl, now=NOW)
 
 
-def test_kept_tokens_are_private_and_go_when_expired(tmp_path: Path) -> None:
+def test_stored_join_tokens_are_private_and_removed_when_expired(tmp_path: Path) -> None:
     store = TokenStore(tmp_path)
     record, text = token_for(WORKER)
     store.add(record, now=NOW)
@@ -278,7 +278,7 @@ def test_rate_is_never_above_burst_plus_refill(steps: list[float]) -> None:
     assert admitted <= 3 + 2 * now + 1e-6
 
 
-def test_refused_requester_is_told_when_and_others_go_on() -> None:
+def test_a_rate_limited_requester_gets_a_wait_time_and_others_are_unaffected() -> None:
     now = 0.0
     limiter = RateLimiter(burst=1, per_second=0.5, clock=lambda: now)
     assert limiter.take("one") == 0
@@ -289,7 +289,7 @@ def test_refused_requester_is_told_when_and_others_go_on() -> None:
     assert limiter.take("one") == 0
 
 
-def test_memory_of_requesters_is_bounded() -> None:
+def test_the_number_of_remembered_requesters_is_bounded() -> None:
     limiter = RateLimiter(burst=1, per_second=1, clock=lambda: 0.0)
     for number in range(MAX_REQUESTERS + 10):
         assert limiter.take(str(number)) == 0

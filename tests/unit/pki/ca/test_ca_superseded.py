@@ -1,4 +1,7 @@
-"""A copied key is found out: of two who renew from one certificate, one is refused, recorded and told about."""
+"""A copied key is detected: of two renewals with one certificate, one is refused and reported.
+
+The refusal is also recorded in the ledger.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ MINUTE, HOUR = dt.timedelta(minutes=1), dt.timedelta(hours=1)
 
 
 class World:
-    """An online authority with a clock that is moved."""
+    """An online authority with a clock that the test advances."""
 
     def __init__(self, root: Path, config: PkiConfig = CONFIG) -> None:
         self.now = START
@@ -64,35 +67,35 @@ class World:
         self.authority = self.start()
 
     def clock(self) -> dt.datetime:
-        """The present."""
+        """Return the time that the test has set."""
         return self.now
 
     def start(self) -> OnlineAuthority:
-        """The authority with what is on the disk."""
+        """Open the authority from what is on disk."""
         return OnlineAuthority(self.home.pki, self.config, clock=self.clock)
 
     def restart(self) -> None:
-        """What is remembered comes from the disk alone."""
+        """Reopen the authority, which then knows only what is on disk."""
         self.authority.close()
         self.authority = self.start()
 
     def enrol(self, spiffe_id: SpiffeId = WORKER) -> x509.Certificate:
-        """A first certificate, with a join token."""
+        """Issue a first certificate for a join token."""
         record, text = mint(spiffe_id, AuthorityStore(self.home.pki).certificate(INTERNAL), now=self.now)
         TokenStore(self.home.pki).add(record, now=self.now)
         return leaf_of(self.authority.enrol(text, new_csr(spiffe_id)[1]))
 
     def renew(self, current: x509.Certificate, spiffe_id: SpiffeId = WORKER) -> x509.Certificate:
-        """Whoever has the key of ``current`` asks."""
+        """Renew ``current`` as anyone with its key could."""
         return leaf_of(self.authority.renew(current, new_csr(spiffe_id)[1]))
 
     def by_hand(self) -> x509.Certificate:
-        """Issued on the authority's machine without it."""
+        """Issue a certificate on the authority's machine without the online authority."""
         issuer = LocalIssuer(self.home, self.config, clock=self.clock)
         return leaf_of(issuer.sign_csr(new_csr(WORKER)[1], WORKER))
 
     def refused(self) -> list[LedgerRecord]:
-        """What the ledger says was refused."""
+        """Return the refusals in the ledger."""
         return [record for record in read_ledger(ledger_path(self.home.pki)) if record.event == "refused"]
 
 
@@ -115,8 +118,10 @@ def world(tmp_path: Path) -> World:
 
 @pytest.mark.parametrize("thief_first", [True, False])
 @pytest.mark.parametrize("apart", [dt.timedelta(seconds=1), DEFAULT_OVERLAP, 2 * HOUR])
-def test_thief_and_owner_do_not_renew_side_by_side(world: World, apart: dt.timedelta, *, thief_first: bool) -> None:
-    """As in the attack: both renew at half of a life. One of them is refused at the latest with the next renewal."""
+def test_a_thief_and_the_owner_cannot_both_keep_renewing_one_certificate(
+    world: World, apart: dt.timedelta, *, thief_first: bool
+) -> None:
+    """Both renew at half of the lifetime: one of them is refused at the next renewal at the latest."""
     has = dict.fromkeys(("owner", "thief"), world.enrol())
     order = ("thief", "owner") if thief_first else ("owner", "thief")
     refused: set[str] = set()
@@ -135,7 +140,7 @@ def test_thief_and_owner_do_not_renew_side_by_side(world: World, apart: dt.timed
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=st.lists(st.tuples(st.booleans(), st.integers(16, 11 * 60)), min_size=12, max_size=16))
-def test_two_who_wait_longer_than_the_overlap_never_both_go_on(
+def test_of_two_holders_with_renewals_beyond_the_overlap_only_one_can_renew(
     steps: list[tuple[bool, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     world = World(tmp_path_factory.mktemp("home"))
@@ -156,7 +161,7 @@ def test_two_who_wait_longer_than_the_overlap_never_both_go_on(
     assert not (refused and all(turns.values())), "with so long between any two, the second was refused at once"
 
 
-def test_answer_that_was_lost_is_asked_for_again_with_the_old_key(world: World) -> None:
+def test_a_renewal_whose_answer_was_lost_can_be_repeated_with_the_old_key(world: World) -> None:
     had = world.enrol()
     world.now += 12 * HOUR
     world.renew(had)  # never arrives
@@ -168,7 +173,7 @@ def test_answer_that_was_lost_is_asked_for_again_with_the_old_key(world: World) 
     assert not world.refused()
 
 
-def test_overlap_counts_from_the_first_certificate_that_came_after(world: World) -> None:
+def test_the_overlap_counts_from_the_first_successor_certificate(world: World) -> None:
     had = world.enrol()
     world.renew(had)
     world.now += DEFAULT_OVERLAP
@@ -193,7 +198,7 @@ def test_overlap_is_shorter_than_the_time_between_renewals(tmp_path: Path, hours
     assert is_refused(lambda: world.renew(had))
 
 
-def test_restart_forgets_nothing(world: World) -> None:
+def test_superseded_certificates_and_refusals_are_known_after_a_restart(world: World) -> None:
     had = world.enrol()
     newest = world.renew(had)
     world.now += HOUR
@@ -204,7 +209,7 @@ def test_restart_forgets_nothing(world: World) -> None:
     assert world.renew(newest)
 
 
-def test_clock_that_was_set_back_refuses_nobody_who_is_the_newest(world: World) -> None:
+def test_the_newest_certificate_can_be_renewed_after_the_clock_was_set_back(world: World) -> None:
     world.now += HOUR
     had = world.enrol()
     newest = world.renew(had)
@@ -213,7 +218,7 @@ def test_clock_that_was_set_back_refuses_nobody_who_is_the_newest(world: World) 
     assert not world.refused()
 
 
-def test_certificate_from_before_the_ledger_renews_once(tmp_path: Path) -> None:
+def test_a_certificate_from_before_the_ledger_can_be_renewed_only_once(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home").create()
     issuer = LocalIssuer(home, CONFIG, clock=lambda: START)
     issuer.ensure_authorities()
@@ -226,7 +231,7 @@ def test_certificate_from_before_the_ledger_renews_once(tmp_path: Path) -> None:
     assert world.renew(newest)
 
 
-def test_ledger_restored_from_a_copy_knows_the_newer_by_its_beginning(world: World, tmp_path: Path) -> None:
+def test_after_a_ledger_restore_the_newer_certificate_is_known_by_its_start_date(world: World, tmp_path: Path) -> None:
     older = world.enrol()
     shutil.copy2(ledger_path(world.home.pki), tmp_path / "copy")
     world.now += 12 * HOUR
@@ -241,7 +246,7 @@ def test_ledger_restored_from_a_copy_knows_the_newer_by_its_beginning(world: Wor
     assert world.renew(renewed)
 
 
-def test_certificate_issued_by_hand_supersedes_before_its_note_is_taken_in(world: World) -> None:
+def test_a_manually_issued_certificate_starts_the_overlap_of_the_previous_one(world: World) -> None:
     had = world.enrol()
     by_hand = world.by_hand()
     world.now += HOUR
@@ -251,7 +256,7 @@ def test_certificate_issued_by_hand_supersedes_before_its_note_is_taken_in(world
     assert is_refused(lambda: world.renew(by_hand))
 
 
-def test_who_lost_the_newest_comes_back_by_a_token(world: World) -> None:
+def test_a_holder_who_lost_the_newest_certificate_can_enrol_again_with_a_token(world: World) -> None:
     restored = world.enrol()
     world.renew(restored)
     world.now += HOUR
@@ -261,7 +266,7 @@ def test_who_lost_the_newest_comes_back_by_a_token(world: World) -> None:
     assert world.renew(again)
 
 
-def test_others_are_not_concerned(world: World) -> None:
+def test_a_refusal_does_not_affect_other_identities(world: World) -> None:
     mine, others = world.enrol(), world.enrol(OTHER)
     world.renew(mine)
     world.now += HOUR
@@ -296,7 +301,7 @@ def test_refusal_is_recorded_logged_counted_and_shown(world: World, caplog: pyte
     assert len(world.refused()) == 2, "again after an hour"
 
 
-def test_command_shows_what_was_refused(world: World, sluice_pki: Command) -> None:  # noqa: F811
+def test_the_ledger_command_shows_refused_renewals(world: World, sluice_pki: Command) -> None:  # noqa: F811
     stolen = world.enrol()
     world.renew(stolen)
     world.now += HOUR
@@ -307,7 +312,7 @@ def test_command_shows_what_was_refused(world: World, sluice_pki: Command) -> No
 
 
 @pytest.mark.parametrize("how", ["revoked", "days later"])
-def test_attention_ends(how: str, world: World) -> None:
+def test_a_refusal_needs_no_attention_after_a_revocation_or_some_days(how: str, world: World) -> None:
     stolen = world.enrol()
     world.renew(stolen)
     world.now += HOUR
@@ -320,7 +325,7 @@ def test_attention_ends(how: str, world: World) -> None:
     assert needing_attention(world.home, world.now) == ()
 
 
-def test_damaged_file_of_refusals_stops_neither_authority_nor_refusal(world: World) -> None:
+def test_a_damaged_refusals_file_stops_neither_the_authority_nor_refusals(world: World) -> None:
     stolen = world.enrol()
     newest = world.renew(stolen)
     refusals_path(world.home.pki).write_bytes(b"{")
@@ -331,7 +336,7 @@ def test_damaged_file_of_refusals_stops_neither_authority_nor_refusal(world: Wor
     assert len(needing_attention(world.home, world.now)) == 1
 
 
-def test_refusals_are_bounded(tmp_path: Path) -> None:
+def test_the_number_of_remembered_refusals_is_bounded(tmp_path: Path) -> None:
     refusals = Refusals(tmp_path)
     known: dict[tuple[AuthorityKind, str], Refusal] = refusals._known
     each = Refusal(
@@ -344,8 +349,8 @@ def test_refusals_are_bounded(tmp_path: Path) -> None:
     assert (INTERNAL, "ffff") in known
 
 
-def test_jobs_and_users_are_no_lines(tmp_path: Path) -> None:
-    """They are renewed by whoever is entitled to ask for them, not by what they show."""
+def test_certificates_of_jobs_and_users_are_not_tracked_for_renewal(tmp_path: Path) -> None:
+    """Whoever may request them renews them; the previous certificate does not matter."""
     generations = Generations()
     for identity in (SpiffeId.driver("td", "a" * 32), SpiffeId.process("td", Role.USER, "ada")):
         for serial in ("1", "2"):
@@ -365,7 +370,7 @@ def test_jobs_and_users_are_no_lines(tmp_path: Path) -> None:
         world.authority.renew(certificate, new_csr(driver)[1])
 
 
-def test_after_a_restoration_nothing_that_was_issued_before_renews(world: World) -> None:
+def test_certificates_issued_before_a_restoration_cannot_be_renewed(world: World) -> None:
     first = world.enrol()
     by_hand = world.by_hand()
     world.now += MINUTE
@@ -388,7 +393,7 @@ def test_after_a_restoration_nothing_that_was_issued_before_renews(world: World)
     assert {int(each.serial, 16) for each in refused} == {first.serial_number, by_hand.serial_number}
 
 
-def test_overlap_does_not_count_across_a_restoration(world: World) -> None:
+def test_the_overlap_does_not_apply_across_a_restoration(world: World) -> None:
     first = world.enrol()
     second = world.renew(first)
     world.authority._ledger.append(LedgerRecord(event="restored", requester="backup:1"))

@@ -18,7 +18,7 @@ LONG = 60.0
 
 
 class Source:
-    """What is to be trusted, as the test has it."""
+    """The trust that the test has set."""
 
     def __init__(self) -> None:
         self.internal = TrustSide(ca_pem="A")
@@ -27,7 +27,7 @@ class Source:
         self.reads = 0
 
     async def read(self) -> tuple[TrustSide, TrustSide | None]:
-        """As the server does from the disk."""
+        """Return the trust, as the server reads it from disk."""
         self.reads += 1
         if self.failure is not None:
             raise self.failure
@@ -55,11 +55,11 @@ async def ask(watch: TrustWatch, who: str = "tm-1", known: str = "", view: View 
 
 
 async def waits(watch: TrustWatch, count: int) -> None:
-    """Until so many wait."""
+    """Wait until ``count`` peers are waiting."""
     await until(lambda: watch.waiting == count)
 
 
-async def test_who_knows_nothing_or_something_old_is_answered_at_once(watch: TrustWatch, source: Source) -> None:
+async def test_a_peer_with_no_or_an_outdated_version_is_answered_at_once(watch: TrustWatch, source: Source) -> None:
     first = await ask(watch)
     assert first.internal == source.internal
     assert (await ask(watch, known="something else")).version == first.version
@@ -67,7 +67,7 @@ async def test_who_knows_nothing_or_something_old_is_answered_at_once(watch: Tru
     assert (await ask(watch, known=first.version)).internal == source.internal
 
 
-async def test_who_is_up_to_date_is_answered_when_something_changes(watch: TrustWatch, source: Source) -> None:
+async def test_an_up_to_date_peer_is_answered_when_the_trust_changes(watch: TrustWatch, source: Source) -> None:
     known = (await ask(watch)).version
     waiting = asyncio.create_task(ask(watch, known=known))
     await waits(watch, 1)
@@ -77,14 +77,16 @@ async def test_who_is_up_to_date_is_answered_when_something_changes(watch: Trust
     assert watch.waiting == 0
 
 
-async def test_when_nothing_changes_the_answer_says_so_and_carries_nothing(source: Source) -> None:
+async def test_the_answer_contains_only_the_version_when_nothing_changes(source: Source) -> None:
     watch = TrustWatch(source.read, wait_seconds=0)
     known = (await ask(watch)).version
     assert await ask(watch, known=known) == TrustAnswer(version=known)
     await watch.close()
 
 
-async def test_what_the_edge_trusts_is_for_gateways_and_wakes_nobody_else(watch: TrustWatch, source: Source) -> None:
+async def test_edge_trust_is_sent_only_to_gateways_and_its_change_wakes_only_them(
+    watch: TrustWatch, source: Source
+) -> None:
     member, gateway = await ask(watch), await ask(watch, view=View.GATEWAY)
     assert member.edge is None
     assert gateway.edge == source.edge
@@ -98,7 +100,7 @@ async def test_what_the_edge_trusts_is_for_gateways_and_wakes_nobody_else(watch:
     await waits(watch, 0)
 
 
-async def test_an_identity_waits_once_and_the_newest_question_counts(watch: TrustWatch) -> None:
+async def test_a_newer_request_of_the_same_identity_replaces_the_waiting_one(watch: TrustWatch) -> None:
     known = (await ask(watch)).version
     earlier = asyncio.create_task(ask(watch, known=known))
     await waits(watch, 1)
@@ -110,7 +112,7 @@ async def test_an_identity_waits_once_and_the_newest_question_counts(watch: Trus
     await waits(watch, 0)
 
 
-async def test_too_many_are_told_to_come_back_and_nobody_loses_its_place(watch: TrustWatch, source: Source) -> None:
+async def test_a_waiter_over_the_limit_is_rate_limited_and_displaces_nobody(watch: TrustWatch, source: Source) -> None:
     known = (await ask(watch)).version
     waiting = [asyncio.create_task(ask(watch, f"tm-{number}", known)) for number in range(2)]
     await waits(watch, 2)
@@ -121,7 +123,7 @@ async def test_too_many_are_told_to_come_back_and_nobody_loses_its_place(watch: 
     assert {(await each).internal for each in waiting} == {source.internal}
 
 
-async def test_a_disk_that_fails_keeps_nobody_from_the_next_change(
+async def test_waiters_are_answered_with_the_next_change_after_a_disk_failure(
     watch: TrustWatch, source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
     known = (await ask(watch)).version
@@ -135,7 +137,7 @@ async def test_a_disk_that_fails_keeps_nobody_from_the_next_change(
     assert len([record for record in caplog.records if "damaged" in record.getMessage()]) == 1
 
 
-async def test_nothing_is_read_while_nobody_waits_and_closing_answers_everybody(source: Source) -> None:
+async def test_closing_the_watch_answers_all_waiters(source: Source) -> None:
     watch = TrustWatch(source.read, wait_seconds=LONG, look_seconds=LONG)
     known = (await ask(watch)).version
     assert source.reads == 1

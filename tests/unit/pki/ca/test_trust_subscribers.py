@@ -1,4 +1,4 @@
-"""What the online authority remembers of those who follow: bounded, of each its own word, written now and then."""
+"""The online authority's record of trust subscribers: bounded, by their own reports, rarely written."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def worker(number: int) -> SpiffeId:
 
 
 class World:
-    """A home, certificates of it, and a clock."""
+    """A home, certificates issued by it, and a clock."""
 
     def __init__(self, root: Path) -> None:
         self.home = Home.at(root / "home").create()
@@ -63,7 +63,7 @@ class World:
         self.path = subscribers_path(self.home.pki)
 
     def certify(self, number: int) -> x509.Certificate:
-        """A certificate of a machine without a directory here."""
+        """Issue a certificate to a machine that has no directory in this home."""
         self.issuer.issue_to(self.elsewhere / str(number), worker(number))
         return read_certificates(self.elsewhere / str(number) / CHAIN_FILE)[0]
 
@@ -96,7 +96,7 @@ def told(number: int = 1, *, anchor: str = "aa", identity: SpiffeId | None = Non
     )
 
 
-def test_the_latest_of_each_counts(world: World) -> None:
+def test_the_latest_report_of_each_subscriber_is_recorded(world: World) -> None:
     subscribers = world.subscribers(8)
     subscribers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
     subscribers.heard(worker(2), world.certificate, "192.0.2.2", TrustRequest(in_use=(told(2),)))
@@ -107,7 +107,7 @@ def test_the_latest_of_each_counts(world: World) -> None:
     assert (two.heard_at, two.address, two.in_use[0].anchors) == (world.now - HOUR, "192.0.2.2", ("aa",))
 
 
-def test_nobody_speaks_for_another(world: World) -> None:
+def test_a_report_for_another_identity_is_refused(world: World) -> None:
     subscribers = world.subscribers(8)
     asked = TrustRequest(in_use=(told(), told(2)))
     with pytest.raises(PeerRefused, match="reports for another"):
@@ -115,7 +115,7 @@ def test_nobody_speaks_for_another(world: World) -> None:
     assert subscribers.record()[0].subscribers == ()
 
 
-def test_one_too_many_pushes_nobody_out_and_is_not_passed_over(world: World) -> None:
+def test_a_subscriber_over_the_limit_displaces_nobody_and_marks_the_record_incomplete(world: World) -> None:
     subscribers = world.subscribers(2)
     for number in (1, 2, 3):
         subscribers.heard(worker(number), world.certificate, "", TrustRequest(in_use=(told(number),)))
@@ -129,7 +129,7 @@ def test_one_too_many_pushes_nobody_out_and_is_not_passed_over(world: World) -> 
     assert [each.identity for each in subscribers.record()[0].subscribers] == [str(worker(3))]
 
 
-def test_what_is_written_down_is_there_after_a_restart_and_times_are_written_now_and_then(world: World) -> None:
+def test_subscribers_survive_a_restart_and_new_times_alone_are_written_rarely(world: World) -> None:
     file = world.file()
     assert not file.keep(), "nobody follows"
     file.subscribers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
@@ -151,7 +151,7 @@ def test_what_is_written_down_is_there_after_a_restart_and_times_are_written_now
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 10_000, b'{"followers":[{}]}', b'{"more":1}', b"\xff"])
-def test_a_damaged_record_stops_the_rotation_and_the_next_ca_starts_anew(
+def test_a_damaged_record_stops_the_rotation_until_subscribers_have_reported_again(
     content: bytes, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_private_directory(world.path.parent)
@@ -179,7 +179,7 @@ def test_a_record_that_others_can_read_is_not_used(world: World) -> None:
     assert "mode 0644" in holder.problem
 
 
-def test_who_is_stopped_is_given_up_by_name_or_revoked_or_expires(world: World) -> None:
+def test_a_rotation_skips_a_stopped_subscriber_that_is_named_or_revoked(world: World) -> None:
     file = world.file()
     file.subscribers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
     file.keep()
@@ -199,7 +199,7 @@ def test_who_is_stopped_is_given_up_by_name_or_revoked_or_expires(world: World) 
         step(AuthorityKind.INTERNAL)
 
 
-def test_what_is_asked_tells_of_all_processes_of_this_identity(tmp_path: Path) -> None:
+def test_the_trust_request_reports_all_processes_of_the_identity(tmp_path: Path) -> None:
     pid = 1
     assert is_running(pid)
     assert question(tmp_path, str(worker(1)), "v") == TrustRequest(known="v")
@@ -230,7 +230,7 @@ WHOLE = msgspec.to_builtins(TrustRequest(in_use=(told(),)))
         pytest.param({"more": 1}, id="an unknown field"),
     ],
 )
-def test_a_report_that_is_none_is_refused(change: dict[str, object]) -> None:
+def test_a_malformed_report_is_refused(change: dict[str, object]) -> None:
     body = {**WHOLE, "in_use": [{**WHOLE["in_use"][0], **change}]}
     msgspec.convert(WHOLE, TrustRequest)
     text = msgspec.json.encode(body).replace(b'"started":null', b'"started":1e999')
@@ -238,7 +238,7 @@ def test_a_report_that_is_none_is_refused(change: dict[str, object]) -> None:
         msgspec.json.decode(text, type=TrustRequest)
 
 
-def test_more_reports_than_are_told_count_as_unknown(tmp_path: Path) -> None:
+def test_reports_that_exceed_the_limit_of_a_request_count_as_unreadable(tmp_path: Path) -> None:
     for pid in range(1, MAX_TOLD + 3):
         write_report(tmp_path, told(pid=pid))
     asked = question(tmp_path, str(worker(1)), "v", alive=lambda *_: True)
@@ -248,7 +248,7 @@ def test_more_reports_than_are_told_count_as_unknown(tmp_path: Path) -> None:
         msgspec.convert({"in_use": [msgspec.to_builtins(told())] * (MAX_TOLD + 1)}, TrustRequest)
 
 
-def test_what_is_too_large_to_be_told_counts_as_unknown(tmp_path: Path) -> None:
+def test_reports_that_are_too_large_for_a_request_count_as_unreadable(tmp_path: Path) -> None:
     large = msgspec.structs.replace(told(), anchors=("ab" * 64,) * 32)
     for pid in range(1, MAX_TOLD + 1):
         write_report(tmp_path, msgspec.structs.replace(large, pid=pid))
@@ -256,7 +256,7 @@ def test_what_is_too_large_to_be_told_counts_as_unknown(tmp_path: Path) -> None:
     assert asked == TrustRequest(known="v", unreadable=MAX_TOLD)
 
 
-def test_more_reports_than_are_read_count_as_unknown(tmp_path: Path) -> None:
+def test_more_report_files_than_are_read_count_as_unreadable(tmp_path: Path) -> None:
     place = tmp_path / DIRECTORY
     place.mkdir()
     for pid in range(1, MAX_REPORTS + 2):
@@ -265,7 +265,7 @@ def test_more_reports_than_are_read_count_as_unknown(tmp_path: Path) -> None:
 
 
 def ledgered(world: World, kind: IssuanceKind | NotedKind, number: int) -> x509.Certificate:
-    """A certificate of a machine elsewhere that never asked for trust, of which the ledger knows."""
+    """Issue a certificate to a remote machine that never asked for trust, and record it in the ledger."""
     certificate = world.certify(number)
     ledger = Ledger(ledger_path(world.home.pki), clock=lambda: world.now)
     ledger.append(
@@ -293,7 +293,7 @@ def ledgered(world: World, kind: IssuanceKind | NotedKind, number: int) -> x509.
         pytest.param("authority", AuthorityKind.INTERNAL, False, id="an authority has no leaf"),
     ],
 )
-def test_of_the_ledger_only_leaves_of_the_authority_that_goes_are_waited_for(
+def test_a_rotation_waits_only_for_ledger_leaves_of_the_authority_to_be_removed(
     kind: IssuanceKind | NotedKind, subject: AuthorityKind, *, waits: bool, world: World
 ) -> None:
     ledgered(world, kind, 5)
@@ -308,7 +308,7 @@ def test_of_the_ledger_only_leaves_of_the_authority_that_goes_are_waited_for(
         rotator.finish(subject)
 
 
-def test_a_revoked_certificate_in_the_ledger_is_not_waited_for_but_the_one_before_is(world: World) -> None:
+def test_a_rotation_skips_a_revoked_ledger_certificate_but_not_its_predecessor(world: World) -> None:
     store = RevocationStore(world.home.pki, CONFIG, clock=lambda: world.now)
     first, second = ledgered(world, "enrolment", 5), ledgered(world, "renewal", 5)
     rotator = world.rotator()

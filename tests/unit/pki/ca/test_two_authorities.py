@@ -1,4 +1,7 @@
-"""Two authorities of one home: what the one has decided counts for the other, whoever was stopped, cut off or early."""
+"""Two authorities of one home: the decisions of one also bind the other.
+
+This holds when one of them is stopped, is cut off, or has a clock that is ahead.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def leaf_of(signed: SignedChain) -> x509.Certificate:
 
 
 class Clock:
-    """A clock that is moved."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -85,7 +88,7 @@ def revoke(pki: Path, clock: Clock, leaf: x509.Certificate, reason: Reason = Rea
     RevocationStore(pki, CONFIG, clock=clock).revoke(INTERNAL, [RevocationTarget.of(leaf, str(WORKER))], reason)
 
 
-def test_whoever_asks_the_other_again_with_the_same_key_gets_the_same_certificate(pki: Path, pair: Pair) -> None:
+def test_enrolling_again_with_the_same_key_at_the_other_ca_gives_the_same_chain(pki: Path, pair: Pair) -> None:
     token, csr = new_token(pki), new_csr(WORKER)[1]
     first, again, once_more = (each.enrol(token, csr) for each in (pair[0], pair[1], pair[0]))
     assert first.chain_pem == again.chain_pem == once_more.chain_pem
@@ -93,7 +96,7 @@ def test_whoever_asks_the_other_again_with_the_same_key_gets_the_same_certificat
     assert [record.kind for record in read_ledger(ledger_path(pki))] == ["enrolment"]
 
 
-def test_another_key_does_not_get_what_a_token_was_used_for(pki: Path, pair: Pair) -> None:
+def test_a_used_token_with_another_key_is_refused_by_both_authorities(pki: Path, pair: Pair) -> None:
     token = new_token(pki)
     pair[0].enrol(token, new_csr(WORKER)[1])
     for authority in pair:
@@ -101,7 +104,7 @@ def test_another_key_does_not_get_what_a_token_was_used_for(pki: Path, pair: Pai
             authority.enrol(token, new_csr(WORKER)[1])
 
 
-def test_who_lacks_the_secret_of_a_used_token_learns_nothing(pki: Path, pair: Pair) -> None:
+def test_a_used_token_with_a_wrong_secret_gets_the_answer_of_an_unknown_token(pki: Path, pair: Pair) -> None:
     token, csr = new_token(pki), new_csr(WORKER)[1]
     pair[0].enrol(token, csr)
     head, secret, tail = token.rsplit("_", 2)
@@ -110,7 +113,7 @@ def test_who_lacks_the_secret_of_a_used_token_learns_nothing(pki: Path, pair: Pa
         pair[1].enrol(guessed, csr)
 
 
-def test_other_names_do_not_get_what_a_token_was_used_for(pki: Path, pair: Pair) -> None:
+def test_a_used_token_with_other_names_is_refused(pki: Path, pair: Pair) -> None:
     token = new_token(pki)
     pair[0].enrol(token, new_csr(WORKER)[1])
     with pytest.raises(EnrolmentRefused, match="used already"):
@@ -118,7 +121,7 @@ def test_other_names_do_not_get_what_a_token_was_used_for(pki: Path, pair: Pair)
 
 
 @pytest.mark.parametrize("since", ["revoked", "renewed", "enrolled anew", "expired", "forgotten", "damaged"])
-def test_a_lost_answer_is_not_given_when_it_counts_no_more(since: str, pki: Path, pair: Pair, clock: Clock) -> None:
+def test_a_lost_answer_is_not_repeated_when_it_is_outdated(since: str, pki: Path, pair: Pair, clock: Clock) -> None:
     token, csr = new_token(pki), new_csr(WORKER)[1]
     leaf = leaf_of(pair[0].enrol(token, csr))
     kept = pki / "ca" / "tokens" / "used" / f"{token.split('_')[1]}.json"
@@ -139,15 +142,15 @@ def test_a_lost_answer_is_not_given_when_it_counts_no_more(since: str, pki: Path
         pair[1].enrol(token, csr)
 
 
-def test_an_identity_that_was_revoked_gets_no_lost_answer(pki: Path, pair: Pair, clock: Clock) -> None:
+def test_a_lost_answer_is_not_repeated_for_a_revoked_identity(pki: Path, pair: Pair, clock: Clock) -> None:
     token, csr = new_token(pki), new_csr(WORKER)[1]
     revoke(pki, clock, leaf_of(pair[0].enrol(token, csr)))
     with pytest.raises(CertificateRejected, match="was revoked"):
         pair[1].enrol(token, csr)
 
 
-def test_an_answer_whose_record_was_never_written_is_none(pki: Path, clock: Clock) -> None:
-    """Killed between the two: the token is good still, and what was about to be answered left nowhere."""
+def test_a_token_stays_valid_when_its_ledger_record_was_never_written(pki: Path, clock: Clock) -> None:
+    """The answer was stored but not recorded: the token is still good, and nothing was issued."""
     token, csr = new_token(pki), new_csr(WORKER)[1]
     full = OnlineAuthority(pki, CONFIG, clock=clock, disk=NoRoom())
     with pytest.raises(LedgerError):
@@ -160,7 +163,7 @@ def test_an_answer_whose_record_was_never_written_is_none(pki: Path, clock: Cloc
     other.close()
 
 
-def test_answers_are_forgotten_with_their_tokens(pki: Path, pair: Pair, clock: Clock) -> None:
+def test_stored_answers_are_removed_when_their_tokens_expire(pki: Path, pair: Pair, clock: Clock) -> None:
     pair[0].enrol(new_token(pki), new_csr(WORKER)[1])
     kept = pki / "ca" / "tokens" / "used"
     assert len(list(kept.glob("*.json"))) == 1
@@ -170,14 +173,14 @@ def test_answers_are_forgotten_with_their_tokens(pki: Path, pair: Pair, clock: C
 
 
 class NoRoom(Disk):
-    """Full from the beginning."""
+    """A disk without room: only half of each write fits."""
 
     def write(self, descriptor: int, data: bytes) -> int:
-        """Half of it fits."""
+        """Write only half of the data."""
         return super().write(descriptor, data[: len(data) // 2])
 
 
-def test_a_full_disk_of_the_one_does_not_keep_the_other_from_issuing(pki: Path, clock: Clock) -> None:
+def test_a_full_disk_of_one_authority_does_not_stop_the_other_from_issuing(pki: Path, clock: Clock) -> None:
     full = OnlineAuthority(pki, CONFIG, clock=clock, disk=NoRoom())
     other = OnlineAuthority(pki, CONFIG, clock=clock)
     for _ in range(2):
@@ -189,7 +192,7 @@ def test_a_full_disk_of_the_one_does_not_keep_the_other_from_issuing(pki: Path, 
     other.close()
 
 
-def test_what_was_renewed_at_the_one_is_superseded_at_the_other(pki: Path, pair: Pair, clock: Clock) -> None:
+def test_a_certificate_renewed_at_one_authority_is_superseded_at_both(pki: Path, pair: Pair, clock: Clock) -> None:
     first = leaf_of(pair[0].enrol(new_token(pki), new_csr(WORKER)[1]))
     second = leaf_of(pair[1].renew(first, new_csr(WORKER)[1]))
     third = leaf_of(pair[0].renew(first, new_csr(WORKER)[1]))
@@ -205,7 +208,7 @@ def test_what_was_renewed_at_the_one_is_superseded_at_the_other(pki: Path, pair:
 
 
 @pytest.mark.parametrize("skew", [dt.timedelta(minutes=4), dt.timedelta(hours=2), dt.timedelta(hours=-2)])
-def test_clocks_that_differ_bring_no_serial_back_and_lift_no_revocation(
+def test_differing_clocks_neither_repeat_a_serial_nor_lift_a_revocation(
     skew: dt.timedelta, pki: Path, clock: Clock
 ) -> None:
     def wrong() -> dt.datetime:
@@ -235,8 +238,10 @@ def test_clocks_that_differ_bring_no_serial_back_and_lift_no_revocation(
     wrong_one.close()
 
 
-def test_whoever_goes_on_after_a_rotation_signs_with_the_new_key(pki: Path, pair: Pair, clock: Clock) -> None:
-    """It was stopped from before the rotation until after its end: it has no other key in its memory."""
+def test_an_authority_that_was_paused_during_a_rotation_signs_with_the_new_key(
+    pki: Path, pair: Pair, clock: Clock
+) -> None:
+    """It was stopped from before the rotation until after its end, with the old key in memory."""
     stopped, other = pair
     stopped.issue_job(MASTER, str(DRIVER), new_csr(DRIVER)[1])
     rotation = RotationStore(pki)
@@ -250,8 +255,8 @@ def test_whoever_goes_on_after_a_rotation_signs_with_the_new_key(pki: Path, pair
     assert len(x509.load_pem_x509_certificates(stopped.anchors())) == 1
 
 
-def test_what_is_recorded_after_its_revocation_does_not_leave(pki: Path, clock: Clock) -> None:
-    """Somebody revokes the identity while its next certificate is signed, and does not wait for that."""
+def test_a_certificate_recorded_after_its_identity_was_revoked_is_not_handed_out(pki: Path, clock: Clock) -> None:
+    """The identity is revoked while its next certificate is being signed."""
     first = OnlineAuthority(pki, CONFIG, clock=clock)
     leaf = leaf_of(first.enrol(new_token(pki), new_csr(WORKER)[1]))
     first.close()
@@ -262,12 +267,12 @@ def test_what_is_recorded_after_its_revocation_does_not_leave(pki: Path, clock: 
 
 
 class Between(Disk):
-    """Does something when a record is about to be written."""
+    """A disk that calls a function when a record is about to be written."""
 
     def __init__(self, what: Callable[[], None]) -> None:
         self._what = what
 
     def write(self, descriptor: int, data: bytes) -> int:
-        """After it was decided that it may be issued."""
+        """Call the function, then write; the authority has already decided to issue."""
         self._what()
         return super().write(descriptor, data)

@@ -1,4 +1,4 @@
-"""Which authority is asked, and when the next one is."""
+"""Which authority is asked, and when the client moves on to the next one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST, SECOND, THIRD = at(1), at(3), at(5)
 
 
 class World:
-    """Authorities, of which some do not answer, and who was asked."""
+    """Authorities, some of which do not answer, and a record of those that were asked."""
 
     def __init__(self, *known: CaAddress) -> None:
         self.known = list(known)
@@ -36,11 +36,11 @@ class World:
         return address
 
     def blocking(self) -> CaAddress:
-        """The answer, and who was asked for it."""
+        """Ask with a blocking call; return the authority that answered."""
         return self.clients.call(self.ask)
 
     def awaited(self) -> CaAddress:
-        """The same in an event loop."""
+        """Ask in an event loop; return the authority that answered."""
 
         async def ask(address: CaAddress) -> CaAddress:
             return self.ask(address)
@@ -53,7 +53,7 @@ Way = Callable[[World], CaAddress]
 
 
 @WAYS
-def test_the_preferred_one_is_asked_alone_while_it_answers(way: Way) -> None:
+def test_only_the_preferred_authority_is_asked_while_it_answers(way: Way) -> None:
     world = World(FIRST, SECOND)
     assert [way(world) for _ in range(3)] == [FIRST] * 3
     assert world.asked == [FIRST] * 3
@@ -63,7 +63,7 @@ def test_the_preferred_one_is_asked_alone_while_it_answers(way: Way) -> None:
 @pytest.mark.parametrize(
     "error", [CaUnavailable("no answer"), LedgerError("no space")], ids=["silent", "cannot record"]
 )
-def test_one_that_fails_is_passed_over_and_asked_last_for_a_while(way: Way, error: Exception) -> None:
+def test_a_failed_authority_is_avoided_for_a_while(way: Way, error: Exception) -> None:
     world = World(FIRST, SECOND)
     world.errors[FIRST] = error
     assert way(world) == SECOND
@@ -76,7 +76,7 @@ def test_one_that_fails_is_passed_over_and_asked_last_for_a_while(way: Way, erro
 
 @WAYS
 @pytest.mark.parametrize("error", [EnrolmentRefused("no"), RateLimited("later", 1.0), ValueError("a bug")])
-def test_what_is_refused_is_not_asked_of_another(way: Way, error: Exception) -> None:
+def test_a_refused_request_is_not_sent_to_another_authority(way: Way, error: Exception) -> None:
     world = World(FIRST, SECOND)
     world.errors[FIRST] = error
     with pytest.raises(type(error)):
@@ -85,7 +85,7 @@ def test_what_is_refused_is_not_asked_of_another(way: Way, error: Exception) -> 
 
 
 @WAYS
-def test_each_is_asked_once_when_none_answers(way: Way) -> None:
+def test_each_authority_is_asked_once_when_none_answers(way: Way) -> None:
     world = World(FIRST, SECOND, THIRD)
     world.errors = {each: CaUnavailable(f"no answer of {each.mutual[1]}") for each in world.known}
     with pytest.raises(CaUnavailable, match="none of 3 authorities could answer; the last one: no answer of 5"):
@@ -94,7 +94,7 @@ def test_each_is_asked_once_when_none_answers(way: Way) -> None:
 
 
 @WAYS
-def test_the_only_one_fails_with_its_own_error(way: Way) -> None:
+def test_a_single_authority_fails_with_its_own_error(way: Way) -> None:
     world = World(FIRST)
     world.errors[FIRST] = LedgerError("no space")
     with pytest.raises(LedgerError, match="no space"):
@@ -102,7 +102,7 @@ def test_the_only_one_fails_with_its_own_error(way: Way) -> None:
 
 
 @WAYS
-def test_one_that_came_back_elsewhere_meanwhile_is_asked_there(way: Way) -> None:
+def test_an_authority_that_restarted_at_a_new_address_is_asked_there(way: Way) -> None:
     world = World(FIRST, SECOND)
     world.errors = {FIRST: CaUnavailable("killed"), SECOND: CaUnavailable("killed before")}
     ask = world.ask
@@ -117,7 +117,7 @@ def test_one_that_came_back_elsewhere_meanwhile_is_asked_there(way: Way) -> None
 
 
 @WAYS
-def test_ever_new_addresses_come_to_an_end(way: Way) -> None:
+def test_the_number_of_tries_is_bounded_when_addresses_keep_changing(way: Way) -> None:
     world = World(FIRST)
     ports = iter(range(10, 10_000))
 
@@ -133,6 +133,6 @@ def test_ever_new_addresses_come_to_an_end(way: Way) -> None:
 
 
 @WAYS
-def test_without_any_nobody_is_asked(way: Way) -> None:
+def test_a_request_without_any_known_authority_fails(way: Way) -> None:
     with pytest.raises(CaUnavailable, match="no online authority is known"):
         way(World())

@@ -1,4 +1,7 @@
-"""What is written for other programs, as files: modes, passwords, names, and what is refused before anything is."""
+"""Files written for other programs: modes, passwords and names.
+
+Whatever must be refused is refused before anything is written.
+"""
 
 from __future__ import annotations
 
@@ -37,18 +40,18 @@ WITH_STORES = (Program.SPARK, Program.FLINK, Program.ZOOKEEPER, Program.KAFKA)
 
 
 def modes(directory: Path) -> set[int]:
-    """The modes of all files."""
+    """Return the modes of all files in ``directory``."""
     return {path.stat().st_mode & 0o777 for path in directory.iterdir()}
 
 
 @pytest.fixture
 def pki(tmp_path: Path) -> TestPki:
-    """A PKI of this test's own."""
+    """A PKI for this test only."""
     return TestPki(tmp_path / "pki")
 
 
 @pytest.mark.parametrize("program", Program)
-def test_every_file_is_the_owners_alone_and_says_what_it_was_proven_with(
+def test_every_exported_file_is_private_and_names_the_tested_program_version(
     program: Program, pki: TestPki, tmp_path: Path
 ) -> None:
     source, place = pki.directory(TASKMANAGER), tmp_path / "made" / "on-the-way"
@@ -67,7 +70,9 @@ def test_every_file_is_the_owners_alone_and_says_what_it_was_proven_with(
 
 
 @pytest.mark.parametrize("program", WITH_STORES)
-def test_the_password_opens_both_stores_and_is_kept(program: Program, pki: TestPki, tmp_path: Path) -> None:
+def test_the_password_opens_both_stores_and_stays_the_same_after_a_renewal(
+    program: Program, pki: TestPki, tmp_path: Path
+) -> None:
     source, place = pki.directory(TASKMANAGER), tmp_path / "out"
     export_for(program, source, place, now=utc_now())
     password = (place / "stores.pass").read_bytes()
@@ -82,8 +87,8 @@ def test_the_password_opens_both_stores_and_is_kept(program: Program, pki: TestP
 
 
 @pytest.mark.parametrize("program", Program)
-def test_a_second_export_touches_nothing_that_is_right(program: Program, pki: TestPki, tmp_path: Path) -> None:
-    """ZooKeeper for one may lose a change when both stores are replaced at once."""
+def test_a_repeated_export_does_not_replace_unchanged_files(program: Program, pki: TestPki, tmp_path: Path) -> None:
+    """ZooKeeper, for example, may miss a change when both stores are replaced at once."""
     source, place = pki.directory(TASKMANAGER), tmp_path / "out"
 
     def generations() -> dict[str, int]:
@@ -134,7 +139,7 @@ def test_a_password_that_would_need_quoting_is_replaced(found: bytes, pki: TestP
     assert (place / "stores.pass").read_bytes() != found
 
 
-def test_only_files_with_a_password_in_them_are_those_that_must_have_it(pki: TestPki, tmp_path: Path) -> None:
+def test_the_store_password_is_only_in_the_configuration_files_that_need_it(pki: TestPki, tmp_path: Path) -> None:
     source = pki.directory(TASKMANAGER)
     having = {}
     for program in WITH_STORES:
@@ -157,7 +162,7 @@ def test_a_path_that_would_need_quoting_is_refused(name: str, pki: TestPki, tmp_
     assert not (tmp_path / name).exists()
 
 
-def test_a_directory_that_others_may_write_is_refused_and_one_that_they_may_read_left_as_it_is(
+def test_a_directory_writable_by_others_is_refused_and_a_readable_one_left_unchanged(
     pki: TestPki, tmp_path: Path
 ) -> None:
     source, place = pki.directory(TASKMANAGER), tmp_path / "etc"
@@ -175,14 +180,14 @@ def test_a_directory_that_others_may_write_is_refused_and_one_that_they_may_read
 
 
 @pytest.mark.parametrize("program", Program)
-def test_who_cannot_be_a_server_is_refused(program: Program, pki: TestPki, tmp_path: Path) -> None:
+def test_an_identity_that_cannot_be_a_server_is_refused(program: Program, pki: TestPki, tmp_path: Path) -> None:
     user = pki.directory(SpiffeId.process(TRUST_DOMAIN, Role.USER, "ada"))
     with pytest.raises(CertificateRejected, match="not for a"):
         export_for(program, user, tmp_path / "out", now=utc_now())
     assert not (tmp_path / "out").exists()
 
 
-def test_the_public_certificate_of_the_gateway_is_for_nginx_alone(pki: TestPki, tmp_path: Path) -> None:
+def test_the_public_gateway_certificate_is_exported_only_for_nginx(pki: TestPki, tmp_path: Path) -> None:
     public = pki.edge_server()
     export_for(Program.NGINX, public, tmp_path / "nginx", now=utc_now())
     for program in set(Program) - {Program.NGINX}:
@@ -195,7 +200,7 @@ def test_an_expired_certificate_is_not_handed_over(pki: TestPki, tmp_path: Path)
         export_for(Program.ENVOY, pki.directory(TASKMANAGER), tmp_path / "out", now=utc_now() + dt.timedelta(days=2))
 
 
-def test_envoy_is_not_given_a_key_that_it_does_not_take(tmp_path: Path) -> None:
+def test_an_ed25519_key_is_not_exported_for_envoy(tmp_path: Path) -> None:
     pki = TestPki(tmp_path / "pki", PkiConfig(trust_domain=TRUST_DOMAIN, key_algorithm="ed25519"))
     with pytest.raises(CertificateRejected, match="ed25519"):
         export_for(Program.ENVOY, pki.directory(TASKMANAGER), tmp_path / "out", now=utc_now())
@@ -218,7 +223,7 @@ BELOW = f"spiffe://{TRUST_DOMAIN}/taskmanager/*"
     ],
 )
 @pytest.mark.parametrize("program", [Program.ENVOY, Program.NGINX])
-def test_bad_peers_are_refused(
+def test_invalid_peer_patterns_are_refused(
     program: Program, peers: list[str], error: type[SluiceError], pki: TestPki, tmp_path: Path
 ) -> None:
     with pytest.raises(error):
@@ -227,12 +232,12 @@ def test_bad_peers_are_refused(
 
 
 @pytest.mark.parametrize("program", WITH_STORES)
-def test_programs_that_see_no_names_take_no_peers(program: Program, pki: TestPki, tmp_path: Path) -> None:
+def test_peers_are_refused_for_programs_that_cannot_check_names(program: Program, pki: TestPki, tmp_path: Path) -> None:
     with pytest.raises(CertificateRejected, match="cannot tell"):
         export_for(program, pki.directory(TASKMANAGER), tmp_path / "out", now=utc_now(), peers=[BELOW])
 
 
-def test_envoy_matches_whole_names_and_whole_segments(pki: TestPki, tmp_path: Path) -> None:
+def test_envoy_peer_patterns_match_whole_names_or_whole_path_segments(pki: TestPki, tmp_path: Path) -> None:
     source, place = pki.directory(TASKMANAGER), tmp_path / "out"
     export_for(Program.ENVOY, source, place, now=utc_now())
     assert f'matcher: {{"prefix": "spiffe://{TRUST_DOMAIN}/"}}' in (place / "upstream.yaml").read_text()
@@ -243,8 +248,8 @@ def test_envoy_matches_whole_names_and_whole_segments(pki: TestPki, tmp_path: Pa
     assert text.count("san_type") == 2
 
 
-def test_nginx_is_not_asked_to_compare_a_subject_that_was_cut_off(pki: TestPki, tmp_path: Path) -> None:
-    """A subject holds 64 characters: two long identities may have the same one."""
+def test_a_peer_longer_than_the_certificate_subject_is_refused_for_nginx(pki: TestPki, tmp_path: Path) -> None:
+    """A subject holds 64 characters: two long identities may have the same subject."""
     source = pki.directory(TASKMANAGER)
     fits = f"spiffe://{TRUST_DOMAIN}/taskmanager/{'a' * 51}"
     export_for(Program.NGINX, source, tmp_path / "fits", now=utc_now(), peers=[fits, BELOW])
@@ -257,7 +262,7 @@ def test_nginx_is_not_asked_to_compare_a_subject_that_was_cut_off(pki: TestPki, 
 
 
 def test_revoked_serial_numbers_are_written_as_nginx_writes_them(pki: TestPki, tmp_path: Path) -> None:
-    """Whole bytes: a number below 16 has a zero in front."""
+    """Serial numbers are whole bytes: an odd number of digits gets a leading zero."""
     revocations = RevocationStore(pki.home.pki, pki.config, clock=utc_now)
     end = utc_now() + dt.timedelta(hours=1)
     revocations.revoke(
@@ -273,10 +278,8 @@ def test_revoked_serial_numbers_are_written_as_nginx_writes_them(pki: TestPki, t
     assert "X509 CRL" in trust["crl"]["inline_string"]
 
 
-def test_openssl_takes_a_marked_intermediate_for_an_anchor_and_the_other_side_for_nobody(
-    pki: TestPki, tmp_path: Path
-) -> None:
-    """`openssl verify` without -partial_chain, as programs do that do not ask for it."""
+def test_openssl_trusts_a_marked_intermediate_but_not_the_other_authority(pki: TestPki, tmp_path: Path) -> None:
+    """`openssl verify` runs without -partial_chain, as in programs that do not set it."""
     internal, user = pki.directory(TASKMANAGER), pki.directory(SpiffeId.process(TRUST_DOMAIN, Role.USER, "ada"))
     (tmp_path / "trust.pem").write_bytes(trusted_pem(read_identity(internal)[0].anchors))
 

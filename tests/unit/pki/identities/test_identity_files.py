@@ -1,4 +1,4 @@
-"""Identity directories: written whole, replaced safely, read only when the parts belong together."""
+"""Identity directories: written completely, replaced safely, read only when the parts match."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 def assert_keystore_opens(directory: Path) -> None:
-    """The password beside the keystore opens it, and it holds the same pair as the PEM files."""
+    """Check that the password beside the keystore opens it, and that its pair is that of the PEM files."""
     store = load_pkcs12((directory / "identity.p12").read_bytes(), (directory / "identity.p12.pass").read_bytes())
     material, _ = read_identity(directory)
     assert store.key is not None
@@ -60,7 +60,7 @@ def assert_keystore_opens(directory: Path) -> None:
     assert tuple(entry.certificate for entry in store.additional_certs) == material.chain
 
 
-def test_files_and_modes(directory: Path) -> None:
+def test_an_identity_directory_has_the_expected_files_and_modes(directory: Path) -> None:
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
     assert modes == {
         "key.pem": 0o600,
@@ -76,8 +76,8 @@ def test_files_and_modes(directory: Path) -> None:
     assert_keystore_opens(directory)
 
 
-def test_renewing_changes_the_pair_and_keeps_the_password(directory: Path, issuer: LocalIssuer) -> None:
-    """A JVM that reads the keystore while it is replaced has the right password in any order."""
+def test_a_renewal_replaces_key_chain_and_keystore_and_keeps_the_password(directory: Path, issuer: LocalIssuer) -> None:
+    """A JVM that reads the keystore while it is replaced always has the right password."""
     before = content(directory)
     issuer.issue_to(directory, TASKMANAGER, accept=ACCEPT)
     after = content(directory)
@@ -107,12 +107,12 @@ def test_passwords_differ_between_identities(directory: Path, issuer: LocalIssue
     assert (directory / "identity.p12.pass").read_bytes() != (tmp_path / "other" / "identity.p12.pass").read_bytes()
 
 
-def test_peers_are_those_of_the_last_call(directory: Path, issuer: LocalIssuer) -> None:
+def test_the_peers_file_is_removed_when_reissued_without_peers(directory: Path, issuer: LocalIssuer) -> None:
     issuer.issue_to(directory, TASKMANAGER)
     assert not (directory / "peers").exists()
 
 
-def test_an_identity_that_a_job_has_replaced_by_a_link_is_not_renewed_elsewhere(
+def test_a_directory_replaced_by_a_symbolic_link_is_not_renewed(
     directory: Path, issuer: LocalIssuer, tmp_path: Path
 ) -> None:
     issuer.issue_to(tmp_path / "attempt-1" / "identity", TASKMANAGER)
@@ -124,8 +124,8 @@ def test_an_identity_that_a_job_has_replaced_by_a_link_is_not_renewed_elsewhere(
     assert content(directory) == before
 
 
-def test_files_of_others_in_the_directory_stay(directory: Path, issuer: LocalIssuer) -> None:
-    """The JVM keeps its evidence there."""
+def test_files_of_other_programs_in_the_directory_are_kept(directory: Path, issuer: LocalIssuer) -> None:
+    """The JVM keeps its connection evidence there."""
     (directory / "connections.jsonl").write_bytes(b"{}\n")
     issuer.issue_to(directory, TASKMANAGER)
     assert (directory / "connections.jsonl").read_bytes() == b"{}\n"
@@ -142,7 +142,9 @@ def test_files_of_others_in_the_directory_stay(directory: Path, issuer: LocalIss
         pytest.param("https://sluice.local/x", id="other-scheme"),
     ],
 )
-def test_pattern_of_peers_that_is_none(pattern: str, issuer: LocalIssuer, tmp_path: Path) -> None:
+def test_an_invalid_peer_pattern_or_too_many_of_them_are_refused(
+    pattern: str, issuer: LocalIssuer, tmp_path: Path
+) -> None:
     with pytest.raises(StoreError, match="pattern"):
         issuer.issue_to(tmp_path / "x", TASKMANAGER, accept=[pattern])
     with pytest.raises(StoreError, match="more than"):
@@ -168,7 +170,7 @@ def test_mixed_or_damaged_set_is_not_read(name: str, directory: Path, issuer: Lo
 
 
 def test_leaf_is_not_taken_as_a_trust_anchor(directory: Path) -> None:
-    """With partial chains every certificate in ca.pem is an anchor: only authorities may stand there."""
+    """With partial chains every certificate in ca.pem is an anchor: only authorities may be in it."""
     (directory / "ca.pem").write_bytes((directory / "chain.pem").read_bytes())
     with pytest.raises(StoreError, match="not an authority's"):
         read_identity(directory)
@@ -190,7 +192,9 @@ def test_parts_that_do_not_belong_together_are_not_written(
 
 
 @pytest.mark.parametrize("limit", [10, 100, 300, 800, 1200])
-def test_full_disk_leaves_the_previous_set(limit: int, directory: Path, issuer: LocalIssuer, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_previous_identity_unchanged(
+    limit: int, directory: Path, issuer: LocalIssuer, tmp_path: Path
+) -> None:
     before = content(directory)
     with disk_full_beyond(limit), pytest.raises(StoreError, match="cannot write"):
         issuer.issue_to(directory, TASKMANAGER, accept=ACCEPT)
@@ -223,7 +227,7 @@ def test_writers_at_the_same_time_leave_one_whole_set(directory: Path, issuer: L
     assert_keystore_opens(directory)
 
 
-def test_when_renewal_is_due(directory: Path) -> None:
+def test_the_renewal_reason_names_half_life_clock_and_wrong_identity(directory: Path) -> None:
     now = dt.datetime.now(dt.UTC)
     assert renewal_reason(directory, TASKMANAGER, now) == ""
     assert "half of its life" in renewal_reason(directory, TASKMANAGER, now + dt.timedelta(hours=13))

@@ -1,4 +1,4 @@
-"""The store of many identities: all or nothing, one writer at a time, and what is damaged is said."""
+"""The store of many identities: writes are atomic, one writer at a time, and damage is reported."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def names(file: Path) -> list[SpiffeId]:
     return found
 
 
-def test_what_was_put_is_got(file: Path, issued: IssuedLeaf) -> None:
+def test_a_stored_identity_can_be_read_back(file: Path, issued: IssuedLeaf) -> None:
     with IdentityStore(file) as store:
         found = store.get(identity(0))
         assert store.get(identity(1)) is None
@@ -75,7 +75,7 @@ def test_what_was_put_is_got(file: Path, issued: IssuedLeaf) -> None:
     assert names(file) == [identity(0)]
 
 
-def test_what_was_put_is_got_before_it_is_committed(file: Path, issued: IssuedLeaf) -> None:
+def test_a_writer_reads_its_own_uncommitted_identities(file: Path, issued: IssuedLeaf) -> None:
     with IdentityStore(file, create=True) as store:
         put(store, 1, issued)
         assert len(store) == 2
@@ -83,14 +83,14 @@ def test_what_was_put_is_got_before_it_is_committed(file: Path, issued: IssuedLe
         assert store.get(identity(2)) is not None
 
 
-def test_nobody_else_can_read_it(file: Path) -> None:
+def test_the_store_is_private_and_a_readable_one_is_refused(file: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     file.chmod(0o640)
     with pytest.raises(StoreError, match="chmod 600"):
         IdentityStore(file)
 
 
-def test_left_without_commit_nothing_changed(file: Path, issued: IssuedLeaf) -> None:
+def test_closing_the_store_without_commit_changes_nothing(file: Path, issued: IssuedLeaf) -> None:
     with IdentityStore(file, create=True) as store:
         for number in range(MANY):
             put(store, number, issued)
@@ -104,15 +104,15 @@ def put_many(file: Path, issued: IssuedLeaf) -> None:
         store.commit()
 
 
-def test_full_disk_leaves_it_as_it_was(file: Path, issued: IssuedLeaf) -> None:
+def test_a_full_disk_leaves_the_store_unchanged(file: Path, issued: IssuedLeaf) -> None:
     with disk_full_beyond(64 << 10), pytest.raises(StoreError, match="cannot use"):
         put_many(file, issued)
     assert names(file) == [identity(0)]
     assert [path.name for path in file.parent.iterdir()] == ["store"]
 
 
-def test_killed_at_work_it_is_as_it_was(file: Path) -> None:
-    """The killed writer had already written pages of its transaction to the file, and leaves a journal beside it."""
+def test_a_writer_killed_during_its_transaction_leaves_the_store_unchanged(file: Path) -> None:
+    """The killed writer had already written pages to the file, and left a journal beside it."""
     script = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
@@ -133,13 +133,13 @@ def test_killed_at_work_it_is_as_it_was(file: Path) -> None:
         assert store.get(identity(0)) is not None
 
 
-def test_second_writer_waits_and_then_says_so(file: Path) -> None:
+def test_a_second_writer_fails_after_waiting_for_the_lock(file: Path) -> None:
     with IdentityStore(file, create=True), pytest.raises(StoreError, match="another process is writing it"):
         IdentityStore(file, create=True, lock_seconds=0.01)
     assert names(file) == [identity(0)]
 
 
-def test_reader_sees_the_state_before_the_writer(file: Path, issued: IssuedLeaf) -> None:
+def test_a_reader_sees_the_last_committed_state_during_a_write(file: Path, issued: IssuedLeaf) -> None:
     with IdentityStore(file, create=True) as store:
         put(store, 1, issued)
         assert names(file) == [identity(0)]
@@ -154,7 +154,7 @@ def test_reader_sees_the_state_before_the_writer(file: Path, issued: IssuedLeaf)
         pytest.param(b"", "not a store of identities", id="empty"),
     ],
 )
-def test_other_files_are_refused(content: bytes, says: str, tmp_path: Path) -> None:
+def test_files_that_are_not_identity_stores_are_refused(content: bytes, says: str, tmp_path: Path) -> None:
     file = tmp_path / "other"
     file.write_bytes(content)
     file.chmod(0o600)
@@ -162,7 +162,7 @@ def test_other_files_are_refused(content: bytes, says: str, tmp_path: Path) -> N
         IdentityStore(file)
 
 
-def test_cut_off_store_is_damaged(file: Path) -> None:
+def test_a_truncated_store_is_refused(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:6000])
     with pytest.raises(StoreError), IdentityStore(file) as store:
         store.get(identity(0))
@@ -189,7 +189,7 @@ def test_key_and_leaf_that_do_not_belong_together_are_refused(file: Path, issued
             store.get(identity(0))
 
 
-def test_missing_store(tmp_path: Path) -> None:
+def test_a_missing_store_or_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="No such file"):
         IdentityStore(tmp_path / "none")
     with pytest.raises(StoreError, match="cannot write"):

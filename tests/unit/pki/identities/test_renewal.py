@@ -42,7 +42,7 @@ def test_two_nodes_do_not_renew_at_the_same_instant() -> None:
         pytest.param(30, True, id="expired"),
     ],
 )
-def test_due(hours: float, due: bool) -> None:
+def test_renewal_is_due_from_half_of_the_lifetime(hours: float, due: bool) -> None:
     assert is_due(DAY, START + dt.timedelta(hours=hours), 0.5) is due
 
 
@@ -52,7 +52,7 @@ def test_a_retry_is_bounded_and_never_at_once(failures: int, spread: float) -> N
     assert FIRST_RETRY / 2 <= wait <= LONGEST_RETRY
 
 
-def test_retries_become_rarer_until_the_longest() -> None:
+def test_pauses_between_retries_grow_up_to_a_maximum() -> None:
     waits = [retry_at(START, failures, 0.5) - START for failures in range(1, 12)]
     assert waits == sorted(waits)
     assert waits[0] < dt.timedelta(seconds=1)
@@ -70,11 +70,11 @@ def test_retries_become_rarer_until_the_longest() -> None:
         pytest.param(99, Urgency.EXPIRED, id="long past"),
     ],
 )
-def test_urgency(hours: float, expected: Urgency) -> None:
+def test_urgency_grows_with_the_elapsed_lifetime(hours: float, expected: Urgency) -> None:
     assert urgency(DAY, START + dt.timedelta(hours=hours)) is expected
 
 
-def test_a_bound_of_ones_own_shortens_the_pauses() -> None:
+def test_a_given_longest_pause_bounds_the_retries() -> None:
     longest = dt.timedelta(seconds=5)
     waits = [retry_at(START, failures, 0.99, longest=longest) - START for failures in range(1, 12)]
     assert waits[0] < longest

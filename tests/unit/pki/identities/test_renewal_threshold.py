@@ -44,11 +44,11 @@ def day(number: float) -> dt.datetime:
         pytest.param("23h60m", 99.1, True, id="compound"),
     ],
 )
-def test_due_or_not(threshold: str, at: float, due: bool) -> None:
+def test_renewal_is_due_once_the_threshold_is_reached(threshold: str, at: float, due: bool) -> None:
     assert bool(needs_renewal([ROOT], Threshold.parse(threshold), day(at))) is due
 
 
-def test_one_of_a_bundle_is_enough_and_is_named() -> None:
+def test_one_due_certificate_of_a_bundle_is_enough_and_is_named() -> None:
     fresh = create_root(PkiConfig(root_days=1000), day(60)).certificate
     assert needs_renewal([fresh], HALF, day(61)) == ""
     assert ROOT.subject.rfc4514_string() in needs_renewal([fresh, ROOT], HALF, day(61))
@@ -57,6 +57,6 @@ def test_one_of_a_bundle_is_enough_and_is_named() -> None:
 @pytest.mark.parametrize(
     "text", ["", "%", "101%", "-1%", "5", "1h5", "soon", "1m1h", "1.h", ".5h", "-1h", "1us", "9999999s", "1%%"]
 )
-def test_nonsense_is_refused(text: str) -> None:
+def test_a_malformed_threshold_is_refused(text: str) -> None:
     with pytest.raises(InvalidThreshold, match="1h15m"):
         Threshold.parse(text)

@@ -1,4 +1,4 @@
-"""The doctor finds what is wrong, exactly that, and nothing in a good home: one broken home per code."""
+"""The doctor reports exactly what is wrong, and nothing in a good home: one broken home per code."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ JOB = "work/tm-1/jobs/" + "a" * 32 + "/driver-1/identity"
 
 @dataclass
 class Patient:
-    """A home to be broken."""
+    """A home that tests break."""
 
     pki: TestPki
     root: Authority
@@ -79,22 +79,22 @@ class Patient:
 
     @property
     def issuer(self) -> LocalIssuer:
-        """Of this home."""
+        """The local issuer of this home."""
         return LocalIssuer(self.home, self.pki.config)
 
     @property
     def internal(self) -> Authority:
-        """Of this home, with its key."""
+        """The internal authority of this home, with its key."""
         return AuthorityStore(self.home.pki).load(AuthorityKind.INTERNAL)
 
     @property
     def internal_list(self) -> Path:
-        """The file of the internal authority's revocation list."""
+        """The path of the internal authority's CRL."""
         (found,) = self.home.pki.glob("revocation/internal-*/crl.pem")
         return found
 
     def examine(self, *, at: dt.datetime | None = None, running: bool = False) -> list[Finding]:
-        """What the doctor says of the files."""
+        """Return the doctor's findings for the files of the home."""
         return judge(read_home(self.home, running=running), at or now())
 
 
@@ -104,7 +104,7 @@ def now() -> dt.datetime:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Patient:
-    """A good home: two identities, lists, a ledger with a record; the root's key is kept elsewhere."""
+    """A good home: two identities, CRLs, a ledger with one record, and the root key removed."""
     pki = TestPki(tmp_path_factory.mktemp("doctor"))
     home = pki.home.create()
     pki.issuer.issue_to(home.identity(Role.TASKMANAGER, "tm-1"), TASKMANAGER)
@@ -130,13 +130,13 @@ def codes(findings: list[Finding]) -> list[str]:
     return [each.code for each in findings]
 
 
-def test_good_home(patient: Patient) -> None:
+def test_a_good_home_has_no_findings(patient: Patient) -> None:
     assert patient.examine() == []
     assert patient.examine(running=True) == []
 
 
 def forged(case: Hostile) -> Callable[[Patient], None]:
-    """The TaskManager's directory is replaced by a forged one."""
+    """Return a function that replaces the TaskManager's directory by a forged one."""
 
     def break_it(patient: Patient) -> None:
         shutil.rmtree(patient.identity)
@@ -149,7 +149,10 @@ def signed(
     make_key: Callable[[], rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey],
     finish: Callable[[x509.Certificate, Authority], x509.Certificate] = lambda leaf, _: leaf,
 ) -> Callable[[Patient], None]:
-    """The TaskManager gets a certificate for such a key, and ``finish`` may change it."""
+    """Return a function that gives the TaskManager a certificate for such a key.
+
+    ``finish`` may change the certificate.
+    """
 
     def break_it(patient: Patient) -> None:
         key, internal = make_key(), patient.internal
@@ -182,7 +185,7 @@ def signed(
 
 
 def with_sha1(leaf: x509.Certificate, signer: Authority) -> x509.Certificate:
-    """The same certificate as an authority of 2010 would have signed it; the library does not do that any more."""
+    """Return the certificate signed with SHA-1, as around 2010; the library no longer signs with it."""
 
     def element(tag: int, content: bytes) -> bytes:
         size = len(content)
@@ -198,7 +201,7 @@ def with_sha1(leaf: x509.Certificate, signer: Authority) -> x509.Certificate:
 
 
 def chain(*kinds: AuthorityKind) -> Callable[[Patient], None]:
-    """``chain.pem`` is the leaf and these authorities."""
+    """Return a function that makes ``chain.pem`` the leaf and these authorities."""
 
     def break_it(patient: Patient) -> None:
         store = AuthorityStore(patient.home.pki)
@@ -367,7 +370,7 @@ BROKEN: list[tuple[str, Severity, Break, str, dt.timedelta, bool]] = [
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=f"{row[0]}-{number}") for number, row in enumerate(BROKEN)])
-def test_one_broken_thing_is_one_finding(
+def test_each_broken_home_has_exactly_its_one_finding(
     row: tuple[str, Severity, Break, str, dt.timedelta, bool], patient: Patient
 ) -> None:
     code, severity, break_it, path, later, running = row
@@ -380,7 +383,7 @@ def test_one_broken_thing_is_one_finding(
     assert found[0].remedy
 
 
-def test_short_life_is_no_finding_before_its_time(patient: Patient) -> None:
+def test_a_short_certificate_lifetime_is_not_reported_too_early(patient: Patient) -> None:
     short_leaf(patient)
     short_list(patient)
     assert patient.examine(at=now() + 20 * MINUTES, running=True) == []
@@ -392,7 +395,7 @@ def test_identity_of_a_running_job_is_no_orphan(patient: Patient) -> None:
     assert patient.examine(running=True) == []
 
 
-def test_every_phase_of_a_rotation_is_good(patient: Patient) -> None:
+def test_no_phase_of_a_rotation_causes_a_finding(patient: Patient) -> None:
     def renew() -> list[str]:
         for role, name in ((Role.TASKMANAGER, "tm-1"), (Role.CA, "ca-1")):
             spiffe_id = SpiffeId.process(TRUST_DOMAIN, role, name)
@@ -407,13 +410,13 @@ def test_every_phase_of_a_rotation_is_good(patient: Patient) -> None:
         assert codes(found) == ["root-key-plain"], (verb.__name__, found)
 
 
-def test_node_that_enrolled_has_no_authorities_of_its_own(patient: Patient) -> None:
+def test_an_enrolled_node_without_authorities_has_no_findings(patient: Patient) -> None:
     for name in ("authorities", "revocation", "ca"):
         shutil.rmtree(patient.home.pki / name)
     assert patient.examine() == []
 
 
-def test_what_a_living_writer_has_staged_is_no_leftover(patient: Patient) -> None:
+def test_staged_files_are_a_leftover_only_when_no_writer_holds_the_lock(patient: Patient) -> None:
     leftover(patient)
     descriptor = os.open(patient.identity.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -424,7 +427,7 @@ def test_what_a_living_writer_has_staged_is_no_leftover(patient: Patient) -> Non
     assert codes(patient.examine()) == ["leftover"]
 
 
-def test_foreign_owner(patient: Patient) -> None:
+def test_a_file_with_another_owner_is_a_finding(patient: Patient) -> None:
     facts = read_home(patient.home, running=False)
     stranger = replace(facts.files[-1], uid=facts.owner + 1)
     found = judge(replace(facts, files=(*facts.files[:-1], stranger)), now())
@@ -434,7 +437,7 @@ def test_foreign_owner(patient: Patient) -> None:
     assert f"chown {facts.owner}" in found[0].remedy
 
 
-def test_listeners(patient: Patient) -> None:
+def test_a_stale_or_unreachable_listener_is_a_finding(patient: Patient) -> None:
     one, other = read_certificates(patient.identity / "chain.pem")
     same = ListenerFact("host:1", patient.identity, one, one)
     assert listener_findings(same) == []
@@ -443,7 +446,7 @@ def test_listeners(patient: Patient) -> None:
     assert listener_findings(replace(same, expected=None)) == []  # the directory itself is a finding
 
 
-def test_clocks_and_processes() -> None:
+def test_a_skewed_peer_clock_and_a_dead_process_are_findings() -> None:
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     for theirs in (None, at, at + MINUTES, at.replace(tzinfo=None)):
         assert clock_findings("host:1", theirs, at) == []
@@ -452,7 +455,7 @@ def test_clocks_and_processes() -> None:
     assert codes(process_findings(("ca", "envoy"), Path("cluster.json"))) == ["process-dead"]
 
 
-def test_worst_first() -> None:
+def test_findings_are_sorted_worst_first() -> None:
     def one(severity: Severity, path: str) -> Finding:
         return Finding(severity=severity, code="x", path=path, what="")
 
@@ -485,7 +488,7 @@ def _codes_in_the_source() -> Iterator[str]:
                 yield from (str(each.value) for each in ast.walk(code) if isinstance(each, ast.Constant))
 
 
-def test_every_code_has_its_broken_home_and_its_line_in_the_guide() -> None:
+def test_every_finding_code_is_tested_and_documented() -> None:
     in_source = set(_codes_in_the_source())
     assert {row[0] for row in BROKEN} | TESTED_ELSEWHERE == in_source
     guide = (Path(__file__).parents[4] / "docs" / "reference" / "pki-doctor.md").read_text()
@@ -497,7 +500,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def doctor(patient: Patient) -> Run:
-    """Runs ``sluice pki doctor``."""
+    """A function that runs ``sluice pki doctor``."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         environment = {"SLUICE_HOME": str(patient.home.root), "COLUMNS": "300"}
@@ -507,7 +510,7 @@ def doctor(patient: Patient) -> Run:
     return run
 
 
-def test_command_on_a_good_home(doctor: Run, patient: Patient) -> None:
+def test_the_doctor_command_reports_nothing_for_a_good_home(doctor: Run, patient: Patient) -> None:
     code, out, _ = doctor()
     assert (code, out) == (0, f"nothing found in {patient.home.root}\n")
     code, out, _ = doctor(str(patient.home.root), "--json", "--fail-on", "note")
@@ -526,12 +529,14 @@ def test_command_on_a_good_home(doctor: Run, patient: Patient) -> None:
         (forged(Hostile.EXPIRED), "sometimes", 2),
     ],
 )
-def test_exit_codes(break_it: Break, fail_on: str | None, code: int, doctor: Run, patient: Patient) -> None:
+def test_the_exit_code_depends_on_severity_and_fail_on(
+    break_it: Break, fail_on: str | None, code: int, doctor: Run, patient: Patient
+) -> None:
     break_it(patient)
     assert doctor(*([] if fail_on is None else ["--fail-on", fail_on]))[0] == code
 
 
-def test_command_shows_remedies_and_no_secret(doctor: Run, patient: Patient) -> None:
+def test_the_doctor_command_shows_remedies_and_no_secrets(doctor: Run, patient: Patient) -> None:
     (patient.identity / "key.pem").chmod(0o644)
     code, out, _ = doctor()
     assert code == 1
@@ -543,12 +548,12 @@ def test_command_shows_remedies_and_no_secret(doctor: Run, patient: Patient) -> 
     assert set(found) == {"severity", "code", "path", "what", "why", "remedy"}
 
 
-def test_no_home_is_a_usage_error(doctor: Run, tmp_path: Path) -> None:
+def test_a_missing_home_is_a_usage_error(doctor: Run, tmp_path: Path) -> None:
     code, _, err = doctor(str(tmp_path / "nowhere"))
     assert (code, "is not a home" in err) == (2, True)
 
 
-def test_processes_that_died(doctor: Run, patient: Patient) -> None:
+def test_dead_processes_and_stale_announcements_are_reported_once(doctor: Run, patient: Patient) -> None:
     alive = ProcessRecord.of("launcher", os.getpid())
     dead = ProcessRecord("ca", alive.pid, alive.started_at - 1000)
     write_record(patient.home, ClusterRecord(alive, (dead,)))

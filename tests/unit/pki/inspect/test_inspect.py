@@ -1,4 +1,4 @@
-"""Looking into files: every kind is recognized, bad ones are named, and nothing secret comes out."""
+"""Inspecting files: every kind is recognized, bad files are named, and no secret is shown."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def directory(pki: TestPki) -> Path:
     return pki.directory(TASKMANAGER)
 
 
-def test_identity_directory(directory: Path) -> None:
+def test_an_identity_directory_is_summarized(directory: Path) -> None:
     chain, anchors, key, keystore = inspect_path(directory, now())
     leaf, internal = chain.items
     assert isinstance(leaf, CertificateSummary)
@@ -64,7 +64,7 @@ def test_identity_directory(directory: Path) -> None:
     assert store.items == (leaf, internal)
 
 
-def test_nothing_secret_comes_out(directory: Path) -> None:
+def test_the_summary_of_an_identity_contains_no_secrets(directory: Path) -> None:
     shown = msgspec.json.encode(inspect_path(directory, now()))
     key_lines = (directory / "key.pem").read_bytes().splitlines()[1:-1]
     assert not any(line in shown for line in key_lines)
@@ -72,14 +72,14 @@ def test_nothing_secret_comes_out(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(("case", "state"), [(Hostile.EXPIRED, "expired"), (Hostile.NOT_YET_VALID, "not yet valid")])
-def test_state(case: Hostile, state: str, pki: TestPki) -> None:
+def test_the_validity_state_of_a_certificate_is_reported(case: Hostile, state: str, pki: TestPki) -> None:
     (found, *_) = inspect_path(pki.hostile(case, pretending=TASKMANAGER).directory / "chain.pem", now())
     leaf = found.items[0]
     assert isinstance(leaf, CertificateSummary)
     assert leaf.state == state
 
 
-def test_request() -> None:
+def test_a_csr_is_summarized_from_pem_and_der() -> None:
     _, csr_pem = new_csr(TASKMANAGER, dns=["a.example"])
     (request,) = inspect_bytes(csr_pem, now())
     assert isinstance(request, RequestSummary)
@@ -88,14 +88,14 @@ def test_request() -> None:
     assert inspect_bytes(der, now()) == (request,)
 
 
-def test_certificate_in_der(directory: Path) -> None:
+def test_a_der_certificate_is_summarized_as_its_pem(directory: Path) -> None:
     leaf = read_identity(directory)[0].leaf
     assert inspect_bytes(leaf.public_bytes(Encoding.DER), now()) == inspect_bytes(
         leaf.public_bytes(Encoding.PEM), now()
     )
 
 
-def test_encrypted_key(directory: Path) -> None:
+def test_an_encrypted_key_is_recognized_without_being_opened(directory: Path) -> None:
     key = key_from_pem((directory / "key.pem").read_bytes(), "key.pem")
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase"))
     assert inspect_bytes(pem, now()) == (KeySummary(key="encrypted", public_sha256=""),)
@@ -103,7 +103,7 @@ def test_encrypted_key(directory: Path) -> None:
         key_from_pem(pem, "key.pem")
 
 
-def test_keystore_with_the_wrong_password(directory: Path) -> None:
+def test_a_keystore_with_a_wrong_password_is_refused(directory: Path) -> None:
     with pytest.raises(CertificateRejected, match="this password"):
         inspect_bytes((directory / "identity.p12").read_bytes(), now(), password=b"wrong")
 
@@ -121,7 +121,7 @@ def test_keystore_with_the_wrong_password(directory: Path) -> None:
         pytest.param(b"-----BEGIN X-----\nAAAA\n-----END X-----\n" * (MAX_ITEMS + 1), "more than", id="too-many"),
     ],
 )
-def test_what_cannot_be_inspected(data: bytes, reason: str, tmp_path: Path) -> None:
+def test_data_that_cannot_be_inspected_is_refused_with_a_reason(data: bytes, reason: str, tmp_path: Path) -> None:
     with pytest.raises(CertificateRejected, match=reason):
         inspect_bytes(data, now())
     (tmp_path / "file.pem").write_bytes(data)
@@ -129,7 +129,7 @@ def test_what_cannot_be_inspected(data: bytes, reason: str, tmp_path: Path) -> N
         inspect_path(tmp_path / "file.pem", now())
 
 
-def test_directory_without_anything(tmp_path: Path) -> None:
+def test_an_empty_directory_or_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no identity"):
         inspect_path(tmp_path, now())
     with pytest.raises(StoreError, match="No such file"):
@@ -138,14 +138,15 @@ def test_directory_without_anything(tmp_path: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=200)
 @given(position=st.integers(0, 2000), noise=st.binary(min_size=1, max_size=8))
-def test_damaged_files_are_clear_errors(directory: Path, position: int, noise: bytes) -> None:
+def test_damaged_files_raise_only_clear_errors(directory: Path, position: int, noise: bytes) -> None:
     for name in ("chain.pem", "key.pem"):
         data = bytearray((directory / name).read_bytes())
         data[position : position + len(noise)] = noise
         try:
-            inspect_bytes(bytes(data), now())
+            items = inspect_bytes(bytes(data), now())
         except PkiError:
             continue
+        assert items
 
 
 @pytest.mark.parametrize("kind", Format)
@@ -177,7 +178,7 @@ def test_authority_is_exported_without_a_key(directory: Path) -> None:
             export_anchors(anchors, kind)
 
 
-def test_repr_of_what_holds_secrets_shows_none(directory: Path) -> None:
+def test_the_repr_of_identities_and_exports_shows_no_secrets(directory: Path) -> None:
     material = read_identity(directory)[0]
     exported = export_identity(material, Format.PKCS12)
     assert exported.password is not None

@@ -1,4 +1,4 @@
-"""What is told of a revocation list, good or bad."""
+"""What is reported about a CRL, good or bad."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def summary(data: bytes, *known: Known, at: dt.datetime = NOW) -> CrlSummary:
     return found
 
 
-def test_everything_that_is_in_a_list(pem: bytes, internal: Authority, root: Authority) -> None:
+def test_a_crl_is_summarized_completely(pem: bytes, internal: Authority, root: Authority) -> None:
     known = Known("the root", root.certificate), Known("the internal one", internal.certificate)
     found = summary(pem, *known)
     assert (found.number, found.delta_base, found.state, found.hash) == (17, None, "current", "sha256")
@@ -63,12 +63,12 @@ def test_everything_that_is_in_a_list(pem: bytes, internal: Authority, root: Aut
     assert summary(der, *known) == found
 
 
-def test_signature_of_nobody_known(pem: bytes, root: Authority) -> None:
+def test_a_crl_of_an_unknown_issuer_is_reported(pem: bytes, root: Authority) -> None:
     found = summary(pem, Known("the root", root.certificate))
     assert (found.signature, found.signed_by) == ("unknown issuer", "")
 
 
-def test_signature_of_somebody_else(internal: Authority, root: Authority) -> None:
+def test_a_crl_with_a_forged_signature_is_reported(internal: Authority, root: Authority) -> None:
     forger = Authority(AuthorityKind.INTERNAL, internal.certificate, root.key)
     forged = sign_crl(forger, [], number=1, now=NOW, lifetime=DAY)
     found = summary(forged, Known("the root", root.certificate), Known("the internal one", internal.certificate))
@@ -76,11 +76,11 @@ def test_signature_of_somebody_else(internal: Authority, root: Authority) -> Non
 
 
 @pytest.mark.parametrize(("at", "state"), [(NOW - DAY, "not yet valid"), (NOW + 2 * DAY, "expired")])
-def test_state(at: dt.datetime, state: str, pem: bytes) -> None:
+def test_the_state_of_a_crl_follows_from_the_time(at: dt.datetime, state: str, pem: bytes) -> None:
     assert summary(pem, at=at).state == state
 
 
-def test_delta_without_an_end_and_with_ed25519(root: Authority) -> None:
+def test_a_delta_crl_with_ed25519_and_without_next_update_is_summarized(root: Authority) -> None:
     signer = create_root(replace_algorithm("ed25519"), NOW - DAY)
     builder = (
         x509.CertificateRevocationListBuilder()
@@ -100,6 +100,6 @@ def replace_algorithm(name: str) -> PkiConfig:
     return PkiConfig(trust_domain=TRUST_DOMAIN, key_algorithm=name)
 
 
-def test_damaged_list(pem: bytes) -> None:
+def test_a_damaged_crl_is_refused(pem: bytes) -> None:
     with pytest.raises(CertificateRejected, match=r"block 1 \(X509 CRL\) is damaged"):
         inspect_bytes(pem[:40] + b"AAAA" + pem[44:], NOW)

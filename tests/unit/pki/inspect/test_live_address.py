@@ -25,7 +25,7 @@ from sluice.pki.inspect.live.address import (
         ("unix:///run/a.sock", Address(path="/run/a.sock"), "unix:/run/a.sock", ""),
     ],
 )
-def test_address(text: str, address: Address, shown: str, server_name: str | None) -> None:
+def test_a_listener_address_is_parsed(text: str, address: Address, shown: str, server_name: str | None) -> None:
     assert looks_like_address(text)
     parsed = Address.parse(text)
     assert (parsed, str(parsed)) == (address, shown)
@@ -49,11 +49,11 @@ def test_address(text: str, address: Address, shown: str, server_name: str | Non
         "h:1" + " " * MAX_ADDRESS_CHARACTERS,
     ],
 )
-def test_no_address(text: str) -> None:
+def test_a_malformed_address_is_refused_without_revealing_secrets(text: str) -> None:
     with pytest.raises(InvalidAddress) as refused:
         Address.parse(text)
     assert "secret" not in str(refused.value)
 
 
-def test_a_path_is_no_address() -> None:
+def test_a_path_does_not_look_like_an_address() -> None:
     assert not looks_like_address("pki/identities/jobmanager-1/chain.pem")

@@ -1,4 +1,4 @@
-"""Bulk issue: what is still good is left alone, everything else is issued, and each time the reason is said."""
+"""Bulk issue: good certificates are kept, all others are issued, and each reason is reported."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ KINDS = pytest.mark.parametrize("kind", ["store", "directories"])
 
 
 @KINDS
-def test_again_changes_nothing_that_is_still_good(kind: str, cluster: Cluster, tmp_path: Path) -> None:
+def test_a_repeated_bulk_issue_keeps_identities_that_are_still_good(
+    kind: str, cluster: Cluster, tmp_path: Path
+) -> None:
     assert actions(cluster.run(kind)) == [Action.ISSUED] * 3
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     cluster.clock.now += dt.timedelta(hours=1)
@@ -125,7 +127,7 @@ def test_again_changes_nothing_that_is_still_good(kind: str, cluster: Cluster, t
         pytest.param(TASKMANAGERS.replace(b"job/*", b"*"), 1, "accepts other peers", id="other-peers"),
     ],
 )
-def test_what_is_not_as_it_should_be_is_renewed_with_the_reason(
+def test_an_outdated_or_differing_identity_is_renewed_with_the_reason(
     kind: str, inventory: bytes, hours: int, says: str, cluster: Cluster
 ) -> None:
     cluster.run(kind)
@@ -137,7 +139,9 @@ def test_what_is_not_as_it_should_be_is_renewed_with_the_reason(
 
 
 @KINDS
-def test_force_and_a_new_authority_renew_all(kind: str, cluster: Cluster, tmp_path: Path) -> None:
+def test_all_identities_are_renewed_by_force_or_after_a_change_of_authority(
+    kind: str, cluster: Cluster, tmp_path: Path
+) -> None:
     cluster.run(kind)
     forced = cluster.run(kind, force=True)
     assert {outcome.reason for outcome in forced} == {"it was asked for"}
@@ -158,13 +162,13 @@ def test_force_and_a_new_authority_renew_all(kind: str, cluster: Cluster, tmp_pa
     assert material.anchors == (anchor,)
 
 
-def test_only_what_is_new_is_issued(cluster: Cluster) -> None:
+def test_only_new_identities_of_a_grown_inventory_are_issued(cluster: Cluster) -> None:
     cluster.run("store")
     grown = TASKMANAGERS.replace(b"count = 3", b"count = 5")
     assert actions(cluster.run("store", grown)) == [Action.KEPT] * 3 + [Action.ISSUED] * 2
 
 
-def test_damaged_directory_is_issued_again(cluster: Cluster) -> None:
+def test_a_damaged_identity_directory_is_renewed(cluster: Cluster) -> None:
     cluster.run("directories")
     request = cluster.request()
     directory = DirectoryDestination(cluster.engine(), cluster.home).place(request.names.spiffe_id)
@@ -182,7 +186,7 @@ def test_damaged_directory_is_issued_again(cluster: Cluster) -> None:
         pytest.param(TASKMANAGERS + b"[[identity]]\nid = 'user/ada'", "key of the edge authority", id="no-edge-key"),
     ],
 )
-def test_what_cannot_be_carried_out_is_refused_before_anything_is_issued(
+def test_an_inventory_that_cannot_be_issued_is_refused_before_anything_is_issued(
     inventory: bytes, says: str, cluster: Cluster
 ) -> None:
     (cluster.authorities.directory(AuthorityKind.EDGE) / "key.pem").unlink()
@@ -211,7 +215,7 @@ def test_identity_of_another_trust_domain_is_refused(cluster: Cluster) -> None:
     ],
     ids=["process", "user", "edge-server", "gateway"],
 )
-def test_renewal_wishes_for_what_is_there(inventory: bytes, cluster: Cluster) -> None:
+def test_a_renewal_request_equals_the_original_request(inventory: bytes, cluster: Cluster) -> None:
     cluster.run("directories", inventory)
     request = cluster.request(inventory)
     found = DirectoryDestination(cluster.engine(), cluster.home).read(request)
@@ -219,7 +223,7 @@ def test_renewal_wishes_for_what_is_there(inventory: bytes, cluster: Cluster) ->
     assert replace(renewal_request(found[0].leaf, CONFIG), accept=found[1]) == request
 
 
-def test_secrets_do_not_show(cluster: Cluster) -> None:
+def test_the_repr_of_an_issued_identity_shows_no_key(cluster: Cluster) -> None:
     issued = cluster.engine().sign(cluster.request())
     assert "Key" not in repr(issued).replace("key=", "")
 
@@ -228,7 +232,7 @@ TM_2 = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-2")
 
 
 def revoke(cluster: Cluster, kind: str, reason: Reason) -> x509.Certificate:
-    """Revoke the certificate of the second TaskManager."""
+    """Revoke the second TaskManager's certificate and return it."""
     with IdentityStore(cluster.file, create=True) as store:
         destination = (
             DatabaseDestination(store) if kind == "store" else DirectoryDestination(cluster.engine(), cluster.home)
@@ -241,9 +245,7 @@ def revoke(cluster: Cluster, kind: str, reason: Reason) -> x509.Certificate:
 
 
 @KINDS
-def test_revoked_identity_is_refused_and_left_until_it_is_admitted_again(
-    kind: str, cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_revoked_identity_is_refused_until_it_is_reinstated(kind: str, cluster: Cluster, tmp_path: Path) -> None:
     cluster.run(kind)
     revoke(cluster, kind, Reason.KEY_COMPROMISE)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -261,7 +263,7 @@ def test_revoked_identity_is_refused_and_left_until_it_is_admitted_again(
 
 
 @KINDS
-def test_superseded_certificate_is_replaced_by_itself(kind: str, cluster: Cluster) -> None:
+def test_a_superseded_certificate_is_replaced_without_reinstating(kind: str, cluster: Cluster) -> None:
     cluster.run(kind)
     revoke(cluster, kind, Reason.SUPERSEDED)
     outcomes = cluster.run(kind)
@@ -270,8 +272,8 @@ def test_superseded_certificate_is_replaced_by_itself(kind: str, cluster: Cluste
     assert actions(cluster.run(kind)) == [Action.KEPT] * 3
 
 
-def test_admitted_again_with_a_new_certificate_only(cluster: Cluster) -> None:
-    """What is there may have been revoked under an earlier certificate: it is replaced although it looks good."""
+def test_reinstating_an_identity_always_issues_a_new_certificate(cluster: Cluster) -> None:
+    """The existing certificate is replaced even if it looks good: an earlier one may have been revoked."""
     cluster.run("directories")
     revoke(cluster, "directories", Reason.SUPERSEDED)
     earlier = Revoked(0x5A3F, str(TM_2))
@@ -279,7 +281,7 @@ def test_admitted_again_with_a_new_certificate_only(cluster: Cluster) -> None:
     assert actions(cluster.run("directories", reinstate=True)) == [Action.KEPT, Action.RENEWED, Action.KEPT]
 
 
-def test_signer_itself_does_not_certify_who_was_revoked(cluster: Cluster) -> None:
+def test_the_issuing_engine_refuses_a_revoked_identity(cluster: Cluster) -> None:
     cluster.run("directories")
     revoke(cluster, "directories", Reason.KEY_COMPROMISE)
     request = list(parse_inventory(TASKMANAGERS, CONFIG))[1]
@@ -287,7 +289,7 @@ def test_signer_itself_does_not_certify_who_was_revoked(cluster: Cluster) -> Non
         cluster.engine().sign(request)
 
 
-def test_directories_get_the_list_and_remember_what_was_replaced(cluster: Cluster) -> None:
+def test_identity_directories_get_the_crl_and_remember_replaced_certificates(cluster: Cluster) -> None:
     cluster.run("directories")
     places = [cluster.home.identity(Role.TASKMANAGER, f"tm-{number}") for number in (1, 2, 3)]
     assert not any((place / CRL_FILE).exists() for place in places)

@@ -69,7 +69,7 @@ def test_another_trust_domain_is_refused(pki: Path) -> None:
         IssuingEngine(pki, CONFIG).issue(request(foreign))
 
 
-def test_what_leaves_is_in_the_ledger_with_its_requester_and_token(pki: Path) -> None:
+def test_issued_leaves_are_in_the_ledger_once_they_are_recorded(pki: Path) -> None:
     engine = IssuingEngine(pki, CONFIG)
     engine.ledger = Ledger(ledger_path(pki), clock=utc_now)
     issued = [engine.sign(request()), engine.sign(request())]
@@ -80,14 +80,14 @@ def test_what_leaves_is_in_the_ledger_with_its_requester_and_token(pki: Path) ->
 
 
 class BrokenLedger(Ledger):
-    """Cannot be written."""
+    """A ledger that cannot be written."""
 
     def append_all(self, records: object) -> list[object]:  # type: ignore[override]  # it takes nothing
-        """Never succeeds."""
+        """Always fails."""
         raise LedgerError(f"not written: {records!r}")
 
 
-def test_a_leaf_that_cannot_be_recorded_does_not_leave(pki: Path, tmp_path: Path) -> None:
+def test_a_leaf_that_cannot_be_recorded_is_not_handed_out(pki: Path, tmp_path: Path) -> None:
     engine = IssuingEngine(pki, CONFIG)
     engine.ledger = BrokenLedger(ledger_path(pki), clock=utc_now)
     with pytest.raises(LedgerError):
@@ -99,7 +99,7 @@ def test_a_leaf_that_cannot_be_recorded_does_not_leave(pki: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("read_once", [False, True], ids=["each time", "once"])
-def test_authorities_are_read_for_each_leaf_unless_for_one_run(read_once: bool, pki: Path, tmp_path: Path) -> None:
+def test_authorities_are_read_for_each_leaf_unless_read_once_is_set(read_once: bool, pki: Path, tmp_path: Path) -> None:
     engine = IssuingEngine(pki, CONFIG, read_once=read_once)
     before = engine.sign(request())
     store = AuthorityStore(pki)
@@ -110,20 +110,20 @@ def test_authorities_are_read_for_each_leaf_unless_for_one_run(read_once: bool, 
     assert (issuer_id(after.leaf) == key_id(store.certificate(INTERNAL))) is not read_once
 
 
-def test_a_leaf_for_a_key_elsewhere_is_not_written(pki: Path, tmp_path: Path) -> None:
+def test_a_leaf_whose_key_is_on_another_machine_is_not_written(pki: Path, tmp_path: Path) -> None:
     engine = IssuingEngine(pki, CONFIG)
     with pytest.raises(StoreError, match="is not on this machine"):
         engine.write(tmp_path / "tm-1", engine.sign(request()))
 
 
-def test_keys_do_not_show(pki: Path) -> None:
+def test_the_repr_of_an_issued_leaf_shows_no_key(pki: Path) -> None:
     own: IssuedLeaf = IssuingEngine(pki, CONFIG).sign(LeafRequest(Names(WORKER), workload_profile(WORKER.role, CONFIG)))
     assert own.own_key
     assert "PrivateKey" not in repr(own)
 
 
 @pytest.mark.parametrize("hours", [2, 24, 48])
-def test_a_renewal_asks_for_the_same_again(hours: int, pki: Path) -> None:
+def test_a_renewal_request_asks_for_the_same_names_and_lifetime(hours: int, pki: Path) -> None:
     leaf: x509.Certificate = IssuingEngine(pki, CONFIG).sign(request(lifetime=dt.timedelta(hours=hours))).leaf
     successor = renewal_request(leaf, CONFIG)
     assert successor.names == Names(WORKER)

@@ -1,4 +1,4 @@
-"""The inventory: what it may say, and that all of it is judged before anything is issued."""
+"""The inventory: what it may contain; all of it is checked before anything is issued."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def entry(*lines: str) -> str:
     return "\n".join(["[[identity]]", *lines])
 
 
-def test_cluster_in_a_few_lines() -> None:
+def test_an_inventory_of_a_few_lines_expands_to_all_requests_of_a_cluster() -> None:
     found = requests(
         """
         trust_domain = "sluice.local"
@@ -110,13 +110,13 @@ def test_cluster_in_a_few_lines() -> None:
         pytest.param("#" * (MAX_INVENTORY_BYTES + 1), "larger than", id="huge"),
     ],
 )
-def test_mistakes_are_named(text: str, says: str) -> None:
+def test_a_mistake_in_an_inventory_is_named_in_the_error(text: str, says: str) -> None:
     with pytest.raises(InventoryError, match=says.replace("(", r"\(").replace(")", r"\)").replace("{n}", r"\{n\}")):
         parse_inventory(text.encode("utf-8", "surrogateescape"), CONFIG)
 
 
 @given(st.text(max_size=200) | st.builds(entry, st.text(max_size=40), st.text(max_size=40)))
-def test_any_text_is_an_inventory_or_an_error_of_ours(text: str) -> None:
+def test_any_text_is_parsed_as_an_inventory_or_raises_a_pki_error(text: str) -> None:
     try:
         found = parse_inventory(text.encode("utf-8", "surrogatepass"), CONFIG)
     except PkiError:

@@ -1,4 +1,4 @@
-"""What certificates contain, by role; and how long they hold."""
+"""What certificates contain for each role, and how long they are valid."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUT
 
 
 class Clock:
-    """Time that the test moves."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = NOW
 
     def __call__(self) -> dt.datetime:
-        """The present of the test."""
+        """Return the time that the test has set."""
         return self.now
 
 
@@ -68,7 +68,7 @@ def issued(issuer: LocalIssuer, directory: Path, spiffe_id: SpiffeId) -> Identit
 
 
 @pytest.mark.parametrize("role", Role)
-def test_leaf_of_each_role(role: Role, issuer: LocalIssuer, tmp_path: Path) -> None:
+def test_the_leaf_of_each_role_has_its_names_and_usages(role: Role, issuer: LocalIssuer, tmp_path: Path) -> None:
     spiffe_id = identity_of(role)
     material = issued(issuer, tmp_path / "identity", spiffe_id)
     leaf, extensions = material.leaf, material.leaf.extensions
@@ -128,7 +128,9 @@ def test_identity_of_another_trust_domain_is_not_certified(issuer: LocalIssuer, 
         issuer.issue_to(tmp_path / "foreign", SpiffeId.process("other.local", Role.TASKMANAGER, "x"))
 
 
-def test_issuer_configured_for_another_trust_domain_than_the_store(issuer: LocalIssuer, tmp_path: Path) -> None:
+def test_an_issuer_configured_for_another_trust_domain_than_its_store_is_refused(
+    issuer: LocalIssuer, tmp_path: Path
+) -> None:
     assert issuer.ensure_authorities() == []
     changed = LocalIssuer(tmp_path / "pki", PkiConfig(trust_domain="other.local"))
     with pytest.raises(StoreError, match=r"of trust domain sluice\.local, not other\.local"):
@@ -144,7 +146,7 @@ def test_issuer_configured_for_another_trust_domain_than_the_store(issuer: Local
         pytest.param(dt.timedelta(days=399), id="too-long"),
     ],
 )
-def test_impossible_lifetimes(lifetime: dt.timedelta) -> None:
+def test_an_impossible_lifetime_is_refused(lifetime: dt.timedelta) -> None:
     with pytest.raises(CertificateRejected, match="lifetime"):
         leaf_validity(NOW, lifetime, backdate=dt.timedelta(0), issuer_end=NOW + dt.timedelta(days=4000))
 
@@ -166,13 +168,13 @@ def test_impossible_lifetimes(lifetime: dt.timedelta) -> None:
         pytest.param([f"h{n}.example" for n in range(MAX_NAMES + 1)], [], id="too-many"),
     ],
 )
-def test_names_that_are_none(dns: list[str], ips: list[str]) -> None:
+def test_malformed_dns_names_and_addresses_are_refused(dns: list[str], ips: list[str]) -> None:
     with pytest.raises(CertificateRejected):
         Names.checked(identity_of(Role.TASKMANAGER), dns, ips)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_key_algorithm(algorithm: str, tmp_path: Path) -> None:
+def test_leaves_and_authorities_use_the_configured_key_algorithm(algorithm: str, tmp_path: Path) -> None:
     """The edge falls back to P-256 for Ed25519, which Envoy and browsers do not take."""
     issuer = LocalIssuer(tmp_path / "pki", PkiConfig(key_algorithm=algorithm))
     issuer.ensure_authorities()

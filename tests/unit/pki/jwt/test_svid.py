@@ -1,4 +1,4 @@
-"""JWT-SVIDs: what verifies, and everything that must not."""
+"""JWT-SVIDs: what verifies, and what must not."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_token_names_its_subject_audience_and_end() -> None:
     }
 
 
-def test_the_forger_of_this_file_makes_what_verifies() -> None:
+def test_the_forge_helper_makes_a_valid_token_from_unchanged_claims() -> None:
     assert _validate(_forge(HEADER, CLAIMS)) == ME
 
 
@@ -124,13 +124,13 @@ def test_an_expired_token_is_refused() -> None:
 
 
 @pytest.mark.parametrize("audience", ["", "Reports", "report", "reports "])
-def test_an_audience_matches_as_a_whole(audience: str) -> None:
+def test_an_audience_matches_only_exactly(audience: str) -> None:
     with pytest.raises(TokenRejected):
         _validate(TOKEN, audience)
 
 
 @given(st.integers(0, len(TOKEN) - 1), st.characters(min_codepoint=33, max_codepoint=126))
-def test_no_changed_character_verifies(position: int, character: str) -> None:
+def test_a_token_with_any_character_changed_does_not_verify(position: int, character: str) -> None:
     changed = TOKEN[:position] + character + TOKEN[position + 1 :]
     if changed == TOKEN:
         assert _validate(changed) == ME
@@ -140,7 +140,7 @@ def test_no_changed_character_verifies(position: int, character: str) -> None:
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_refused_in_order(text: str) -> None:
+def test_arbitrary_text_as_a_token_raises_a_pki_error(text: str) -> None:
     with pytest.raises(PkiError):
         _validate(text)
 
@@ -154,7 +154,9 @@ def test_any_text_is_refused_in_order(text: str) -> None:
         pytest.param(["a"], dt.timedelta(0), id="no life"),
     ],
 )
-def test_what_is_not_signed(audience: list[str], lifetime: dt.timedelta) -> None:
+def test_a_token_without_audience_or_with_an_invalid_lifetime_is_not_signed(
+    audience: list[str], lifetime: dt.timedelta
+) -> None:
     with pytest.raises(TokenRejected):
         sign_token(KEY, ME, audience, NOW, lifetime)
 
@@ -177,7 +179,7 @@ def test_the_bundle_holds_no_private_member() -> None:
     assert set(key) == {"use", "kid", "kty", "crv", "x", "y", "x5c"}
 
 
-def test_a_key_is_also_published_as_a_certificate_for_those_who_read_nothing_else() -> None:
+def test_a_signing_key_is_also_published_as_a_certificate_in_x5c() -> None:
     (published,) = json.loads(oidc_jwks(jwks((KEY,))))["keys"]
     certificate = x509.load_der_x509_certificate(base64.b64decode(published["x5c"][0], validate=True))
     assert certificate.public_key() == KEY.key.public_key()
@@ -204,7 +206,7 @@ def test_a_key_decides_the_algorithm_whatever_the_header_says() -> None:
         validate_token(confused, "reports", public_keys(ring), trust_domain="sluice.local", now=NOW)
 
 
-def test_an_issuer_and_further_claims_are_signed_but_never_who_for_whom_or_when() -> None:
+def test_issuer_and_extra_claims_are_signed_but_extra_claims_cannot_set_reserved_ones() -> None:
     token = sign_token(KEY, ME, ["a"], NOW, LIFETIME, issuer="https://i.example", extra={"sluice": {"owner": "ada"}})
     _, claims = validate_token(token, "a", public_keys((KEY,)), trust_domain="sluice.local", now=NOW)
     assert (claims["iss"], claims["sluice"]) == ("https://i.example", {"owner": "ada"})
@@ -214,7 +216,7 @@ def test_an_issuer_and_further_claims_are_signed_but_never_who_for_whom_or_when(
 
 
 @pytest.mark.parametrize("algorithm", ["ES256", "RS256"])
-def test_the_keys_of_openid_connect_are_those_of_the_bundle(algorithm: Algorithm) -> None:
+def test_the_openid_connect_jwks_has_the_public_keys_of_the_bundle(algorithm: Algorithm) -> None:
     key = JwtKey.generate(NOW, algorithm)
     (published,) = json.loads(oidc_jwks(jwks((key,))))["keys"]
     assert (published["use"], published["alg"], published["kid"]) == ("sig", algorithm, key.key_id)
@@ -260,16 +262,16 @@ def test_a_damaged_bundle_is_refused(data: bytes) -> None:
         pytest.param([f"a{n}" for n in range(MAX_AUDIENCES + 1)], id="too many"),
     ],
 )
-def test_impossible_audiences(audience: list[str]) -> None:
+def test_impossible_audiences_are_refused(audience: list[str]) -> None:
     with pytest.raises(TokenRejected):
         check_audiences(audience)
 
 
-def test_audiences_are_counted_once() -> None:
+def test_duplicate_audiences_are_removed() -> None:
     assert check_audiences(["b", "a", "b"]) == ("b", "a")
 
 
-def test_a_restarted_agent_verifies_the_tokens_of_before(tmp_path: Path) -> None:
+def test_a_restarted_jwt_authority_verifies_the_tokens_it_signed_before(tmp_path: Path) -> None:
     tokens = []
     for _ in range(2):
         authority = LocalJwtAuthority(tmp_path, "sluice.local", lambda: NOW)
@@ -289,7 +291,7 @@ def test_a_restarted_agent_verifies_the_tokens_of_before(tmp_path: Path) -> None
         pytest.param(msgspec.json.encode([{"key_id": "a", "created": NOW, "key_pem": "x"}]), id="no key in it"),
     ],
 )
-def test_a_damaged_key_file_is_an_error_and_stays(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_jwt_key_file_is_an_error_and_is_not_overwritten(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "jwt").mkdir(mode=0o700)
     file = tmp_path / "jwt" / "sluice.local.json"
     file.write_bytes(content)

@@ -1,4 +1,4 @@
-"""The ledger of issued certificates: nothing in it can be changed unnoticed, nothing leaves before it is in it."""
+"""The ledger of issued certificates: changes are noticed, and every certificate is recorded first."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def opened(path: Path, disk: Disk | None = None) -> Ledger:
 
 
 @given(st.lists(records, max_size=6))
-def test_what_was_sealed_verifies_and_comes_back(items: list[LedgerRecord]) -> None:
+def test_sealed_records_verify_and_are_read_back(items: list[LedgerRecord]) -> None:
     lines = chain(items)
     found = list(read_chain(lines))
     assert [(r.identity, r.token) for r in found] == [(r.identity, r.token) for r in items]
@@ -84,7 +84,7 @@ def test_lines_removed_repeated_or_moved_are_found(items: list[LedgerRecord], da
             verify(broken)
 
 
-def test_a_cut_off_end_is_found_by_who_remembers_the_state() -> None:
+def test_a_truncated_ledger_is_detected_given_a_remembered_chain_state() -> None:
     lines = chain([issued(n) for n in range(4)])
     early, late = verify(lines[:2]), verify(lines)
     assert verify(lines, known=parse_state(str(early))) == late
@@ -94,7 +94,7 @@ def test_a_cut_off_end_is_found_by_who_remembers_the_state() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "4", "4:", "x:" + "0" * 64, "-1:" + "0" * 64, "²:" + "0" * 64, "4:00"])
-def test_what_is_no_state_is_refused(text: str) -> None:
+def test_a_malformed_chain_state_is_refused(text: str) -> None:
     with pytest.raises(LedgerError, match="not the state"):
         parse_state(text)
 
@@ -121,7 +121,7 @@ def test_ledger_continues_where_it_was_and_knows_used_tokens(tmp_path: Path) -> 
     again.close()
 
 
-def test_who_has_the_turn_keeps_others_from_writing_and_is_named(tmp_path: Path) -> None:
+def test_a_writer_that_holds_the_lock_keeps_others_from_writing_and_is_named(tmp_path: Path) -> None:
     ledger = opened(tmp_path / "ledger")
     other = Ledger(tmp_path / "ledger", clock=at_noon, patience=0.1)
     with ledger.turn():
@@ -150,7 +150,7 @@ def test_each_writer_knows_what_the_others_have_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"event":"issued","sequence":2', b"\0" * 50])
-def test_what_a_killed_writer_left_half_written_is_dropped_by_the_next_one(torn: bytes, tmp_path: Path) -> None:
+def test_a_half_written_record_of_a_killed_writer_is_dropped_by_the_next_writer(torn: bytes, tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     ledger = opened(path)
     ledger.append(issued(1))
@@ -164,7 +164,7 @@ def test_what_a_killed_writer_left_half_written_is_dropped_by_the_next_one(torn:
 
 
 @pytest.mark.parametrize("change", ["cut", "replaced", "removed", "damaged", "foreign"])
-def test_a_running_writer_takes_no_other_ledger_for_its_own(change: str, tmp_path: Path) -> None:
+def test_a_running_writer_refuses_a_ledger_file_that_was_changed_or_replaced(change: str, tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     ledger = opened(path)
     for number in range(3):
@@ -189,7 +189,7 @@ def test_a_running_writer_takes_no_other_ledger_for_its_own(change: str, tmp_pat
     ledger.close()
 
 
-def test_a_lock_of_another_file_names_nobody(tmp_path: Path) -> None:
+def test_the_lock_holder_is_found_only_for_a_granted_lock_on_the_same_file(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
         info = os.fstat(file.fileno())
         place = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}"
@@ -204,7 +204,7 @@ def test_a_lock_of_another_file_names_nobody(tmp_path: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40)
 @given(cut=st.integers(0, 10_000), junk=st.binary(max_size=30).filter(lambda b: b"\n" not in b))
-def test_torn_tail_is_dropped_and_said_so_at_any_cut(cut: int, junk: bytes, tmp_path: Path) -> None:
+def test_a_torn_tail_is_dropped_and_recorded_wherever_it_was_cut(cut: int, junk: bytes, tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     lines = chain([issued(1, token="1" * 12), issued(2, token="2" * 12)])
     tail = seal(issued(3, token="3" * 12), verify(lines))[0]
@@ -219,7 +219,7 @@ def test_torn_tail_is_dropped_and_said_so_at_any_cut(cut: int, junk: bytes, tmp_
 
 
 @pytest.mark.parametrize("damage", [b"garbage\n", b"\0" * 40 + b"\n", b"{}\n"])
-def test_damage_that_is_no_torn_tail_stops_the_authority(damage: bytes, tmp_path: Path) -> None:
+def test_damage_other_than_a_torn_tail_keeps_the_ledger_from_opening(damage: bytes, tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     content = b"".join(chain([issued(1)])) + damage
     path.write_bytes(content)
@@ -236,14 +236,14 @@ def test_endless_line_is_not_taken_for_a_torn_tail(tmp_path: Path) -> None:
 
 
 class FullDisk(Disk):
-    """Takes ``room`` more bytes; syncs while ``syncs`` is true."""
+    """A disk that accepts ``room`` more bytes and syncs only while ``syncs`` is true."""
 
     def __init__(self) -> None:
         self.room = 1 << 20
         self.syncs = True
 
     def write(self, descriptor: int, data: bytes) -> int:
-        """As much as there is room for."""
+        """Write as many bytes as there is room for."""
         if not self.room:
             raise OSError(errno.ENOSPC, "No space left on device")
         written = os.write(descriptor, data[: self.room])
@@ -251,14 +251,16 @@ class FullDisk(Disk):
         return written
 
     def sync(self, descriptor: int) -> None:
-        """Unless it fails."""
+        """Sync unless ``syncs`` is false."""
         if not self.syncs:
             raise OSError(errno.EIO, "Input/output error")
         super().sync(descriptor)
 
 
 @pytest.mark.parametrize("room", [0, 1, 50])
-def test_full_disk_records_nothing_and_the_chain_goes_on_when_there_is_room(room: int, tmp_path: Path) -> None:
+def test_a_record_is_refused_on_a_full_disk_and_the_chain_continues_once_there_is_room(
+    room: int, tmp_path: Path
+) -> None:
     disk = FullDisk()
     ledger = opened(tmp_path / "ledger", disk)
     ledger.append(issued(1))

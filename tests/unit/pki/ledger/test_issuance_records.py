@@ -1,4 +1,7 @@
-"""What is signed without the online authority gets into its ledger all the same, once, and before it leaves."""
+"""Certificates signed without the online authority are recorded in its ledger.
+
+Each is recorded once, and noted before it leaves.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ EDGE = SpiffeId.process("td", Role.GATEWAY, "edge")
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """With authorities and a ledger."""
+    """A home with authorities and a ledger."""
     made = Home.at(tmp_path / "home")
     LocalIssuer(made, CONFIG).ensure_authorities()
     OnlineAuthority(made.pki, CONFIG).close()
@@ -50,14 +53,16 @@ def home(tmp_path: Path) -> Home:
 
 
 def recorded(home: Home) -> list[LedgerRecord]:
-    """What the ledger says once the online authority has taken in the notes."""
+    """Return the ledger records after the online authority has taken in the notes."""
     authority = OnlineAuthority(home.pki, CONFIG)
     authority.take_notes()
     authority.close()
     return list(read_ledger(ledger_path(home.pki)))
 
 
-def test_what_the_local_issuer_signs_is_noted_before_it_leaves_and_then_recorded(home: Home, tmp_path: Path) -> None:
+def test_certificates_of_the_local_issuer_are_noted_when_issued_and_later_recorded_in_the_ledger(
+    home: Home, tmp_path: Path
+) -> None:
     issuer = LocalIssuer(home, CONFIG)
     issuer.issue_to(tmp_path / "tm-1", WORKER)
     issuer.issue_edge_server(tmp_path / "edge", EDGE, dns=["cluster.example.org"])
@@ -71,7 +76,7 @@ def test_what_the_local_issuer_signs_is_noted_before_it_leaves_and_then_recorded
     assert len(recorded(home)) == 3
 
 
-def test_while_the_online_authority_holds_the_ledger_notes_go_on(home: Home, tmp_path: Path) -> None:
+def test_a_certificate_is_noted_while_the_online_authority_holds_the_ledger(home: Home, tmp_path: Path) -> None:
     authority = OnlineAuthority(home.pki, CONFIG)
     LocalIssuer(home, CONFIG).issue_to(tmp_path / "tm-1", WORKER)
     authority.take_notes()
@@ -104,7 +109,7 @@ def test_a_whole_inventory_is_recorded(together: bool, home: Home, tmp_path: Pat
     assert {record.identity for record in recorded(home)} == {str(each) for each in names}
 
 
-def test_a_certificate_that_cannot_be_noted_does_not_leave(home: Home, tmp_path: Path) -> None:
+def test_a_certificate_that_cannot_be_noted_is_not_issued(home: Home, tmp_path: Path) -> None:
     (home.pki / "ca" / "notes").write_text("in the way")
     with pytest.raises(StoreError):
         LocalIssuer(home, CONFIG).issue_to(tmp_path / "tm-1", WORKER)
@@ -112,10 +117,10 @@ def test_a_certificate_that_cannot_be_noted_does_not_leave(home: Home, tmp_path:
 
 
 class DiesAfterSync(Disk):
-    """Is killed when the records are on the disk, before anything else happens."""
+    """A disk whose process is killed as soon as the records are on it."""
 
     def sync(self, descriptor: int) -> None:
-        """The last thing it does."""
+        """Sync, then simulate the kill."""
         super().sync(descriptor)
         raise KeyboardInterrupt
 
@@ -148,7 +153,7 @@ HONEST = LedgerRecord(
         pytest.param(json.dumps({"event": "issued", "evil": 1}).encode(), id="a field more"),
     ],
 )
-def test_a_note_that_is_none_is_set_aside_and_stops_nothing(line: bytes, home: Home, tmp_path: Path) -> None:
+def test_an_invalid_note_is_set_aside_and_does_not_block_the_others(line: bytes, home: Home, tmp_path: Path) -> None:
     notes = home.pki / "ca" / "notes"
     LocalIssuer(home, CONFIG).issue_to(tmp_path / "tm-1", WORKER)
     bad = notes / "0.jsonl"
@@ -158,7 +163,9 @@ def test_a_note_that_is_none_is_set_aside_and_stops_nothing(line: bytes, home: H
     assert [path.name for path in notes.iterdir()] == ["0.damaged"]
 
 
-def test_what_lives_is_found_by_name_and_number_in_ledger_and_notes(home: Home, tmp_path: Path) -> None:
+def test_unexpired_certificates_are_found_by_identity_and_serial_in_ledger_and_notes(
+    home: Home, tmp_path: Path
+) -> None:
     issuer = LocalIssuer(home, CONFIG)
     issuer.issue_to(tmp_path / "tm-1", WORKER)
     recorded(home)

@@ -1,4 +1,4 @@
-"""Who was attested under one name after whom."""
+"""Which workloads were attested in turn under the same identity."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WORKER = "spiffe://td/taskmanager/tm-0"
 
 
 def enrolled(uid: str, identity: str = WORKER, kind: IssuanceKind = "enrolment") -> LedgerRecord:
-    """A record of a pod with this uid."""
+    """Return an enrolment record of the pod with this uid."""
     return LedgerRecord(event="issued", kind=kind, identity=identity, serial="1", requester=f"pod:n/s/p/{uid}")
 
 
-def test_who_was_succeeded_stays_so_and_nobody_else_is() -> None:
+def test_a_workload_counts_as_succeeded_once_another_is_attested_under_its_identity() -> None:
     known = Successions()
     for uid in ("a", "a", "b"):
         known.take(enrolled(uid))
@@ -32,7 +32,7 @@ def test_who_was_succeeded_stays_so_and_nobody_else_is() -> None:
     assert not known.succeeded(INTERNAL, "spiffe://td/taskmanager/tm-1", "a")
 
 
-def test_renewals_tokens_and_refusals_succeed_nobody() -> None:
+def test_renewals_tokens_and_refusals_do_not_count_as_successions() -> None:
     known = Successions()
     known.take(enrolled("a"))
     known.take(LedgerRecord(event="issued", kind="renewal", identity=WORKER, serial="2", requester=WORKER))
@@ -41,7 +41,7 @@ def test_renewals_tokens_and_refusals_succeed_nobody() -> None:
     assert not known.succeeded(INTERNAL, WORKER, "a")
 
 
-def test_public_certificates_are_a_line_of_their_own() -> None:
+def test_edge_enrolments_have_successions_separate_from_internal_ones() -> None:
     known = Successions()
     known.take(enrolled("a", kind="edge-enrolment"))
     known.take(enrolled("b", kind="edge-enrolment"))
@@ -49,7 +49,7 @@ def test_public_certificates_are_a_line_of_their_own() -> None:
     assert not known.succeeded(INTERNAL, WORKER, "a")
 
 
-def test_it_is_known_after_a_restart(tmp_path: Path) -> None:
+def test_successions_are_known_after_the_ledger_is_reopened(tmp_path: Path) -> None:
     def now() -> dt.datetime:
         return dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
@@ -63,7 +63,7 @@ def test_it_is_known_after_a_restart(tmp_path: Path) -> None:
     again.close()
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_successions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(successions, "MAX_REMEMBERED", 3)
     known = Successions()
     for uid in "abcdef":

@@ -1,4 +1,4 @@
-"""Keys in a token that can be made to fail: PINs, lost sessions, forks, and what is wrong with a token or a key."""
+"""Keys in a fake token: PINs, lost sessions, forks, and faults of a token or a key."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_signatures_of_the_token_verify(algorithm: str, keys: TokenKeys, place: 
     assert token.pins_tried == ["1234"]
 
 
-def test_it_signs_and_does_nothing_else(key: TokenKey) -> None:
+def test_a_token_key_only_signs_and_cannot_be_exported(key: TokenKey) -> None:
     with pytest.raises(UnsupportedAlgorithm):
         key.exchange(ec.ECDH(), key.public_key())
     with pytest.raises(UnsupportedAlgorithm):
@@ -84,13 +84,13 @@ def test_it_signs_and_does_nothing_else(key: TokenKey) -> None:
     assert repr(key) == "TokenKey('a key' in token 'hsm')"
 
 
-def test_wrong_signature_does_not_leave(key: TokenKey, token: FakeToken) -> None:
+def test_a_signature_that_does_not_verify_is_not_returned(key: TokenKey, token: FakeToken) -> None:
     token.faulty = True
     with pytest.raises(StoreError, match="does not verify"):
         key.sign(DATA, ECDSA)
 
 
-def test_wrong_pin_is_shown_once_until_it_changes(
+def test_a_wrong_pin_is_tried_only_once_until_it_changes(
     keys: TokenKeys, place: TokenUri, token: FakeToken, tmp_path: Path
 ) -> None:
     write(tmp_path / "pin", "9999")
@@ -103,7 +103,7 @@ def test_wrong_pin_is_shown_once_until_it_changes(
     check(keys.generate(place, "ecdsa-p256", "a key"))
 
 
-def test_pin_that_becomes_wrong_is_shown_once(key: TokenKey, token: FakeToken) -> None:
+def test_a_pin_that_becomes_wrong_is_tried_only_once(key: TokenKey, token: FakeToken) -> None:
     token.pin = "changed"
     for _ in range(3):
         token.errors = ["SessionHandleInvalid"]
@@ -114,7 +114,7 @@ def test_pin_that_becomes_wrong_is_shown_once(key: TokenKey, token: FakeToken) -
 
 
 @pytest.mark.parametrize(("flags", "why"), [(0x00020000, "locks itself at the next"), (0x00040000, "has locked")])
-def test_token_that_is_about_to_lock_itself_is_left_alone(
+def test_no_pin_is_tried_on_a_token_that_is_about_to_lock_itself(
     flags: int, why: str, keys: TokenKeys, place: TokenUri, token: FakeToken
 ) -> None:
     token.flags = flags
@@ -131,14 +131,14 @@ def test_lost_session_is_opened_again(name: str, key: TokenKey, token: FakeToken
     assert (library.initialized, token.pins_tried) == (before + 1, ["1234", "1234"])
 
 
-def test_error_that_stays_is_told_and_later_tried_anew(key: TokenKey, token: FakeToken) -> None:
+def test_a_permanent_error_is_reported_and_retried_later(key: TokenKey, token: FakeToken) -> None:
     token.errors = ["SessionHandleInvalid", "", "DeviceRemoved"]
     with pytest.raises(StoreError, match=r"token 'hsm' was removed \(plug it in"):
         key.sign(DATA, ECDSA)
     check(key)
 
 
-def test_token_that_comes_back(key: TokenKey, library: FakeLibrary, token: FakeToken) -> None:
+def test_a_removed_token_is_used_again_once_it_is_back(key: TokenKey, library: FakeLibrary, token: FakeToken) -> None:
     library.tokens = []
     token.errors = ["DeviceRemoved"]
     for _ in range(2):
@@ -157,7 +157,7 @@ def test_token_that_comes_back(key: TokenKey, library: FakeLibrary, token: FakeT
         ("FunctionFailed", "refused: FunctionFailed"),
     ],
 )
-def test_what_a_token_cannot_do_is_said(
+def test_the_reason_why_a_token_cannot_generate_a_key_is_reported(
     name: str, why: str, keys: TokenKeys, place: TokenUri, token: FakeToken
 ) -> None:
     token.errors = ["", name]
@@ -165,7 +165,9 @@ def test_what_a_token_cannot_do_is_said(
         keys.generate(place, "ecdsa-p256", "a key")
 
 
-def test_key_that_could_be_copied_is_removed_and_refused(keys: TokenKeys, place: TokenUri, token: FakeToken) -> None:
+def test_a_generated_key_that_could_be_copied_out_is_removed_and_refused(
+    keys: TokenKeys, place: TokenUri, token: FakeToken
+) -> None:
     for overrides in ({Attribute.EXTRACTABLE: True}, {Attribute.SENSITIVE: False}):
         token.attribute_overrides = overrides
         with pytest.raises(StoreError, match="can be copied out of"):
@@ -173,7 +175,9 @@ def test_key_that_could_be_copied_is_removed_and_refused(keys: TokenKeys, place:
         assert token.objects == []
 
 
-def test_keys_that_do_not_fit_a_reference(keys: TokenKeys, place: TokenUri, token: FakeToken, key: TokenKey) -> None:
+def test_a_key_that_does_not_fit_its_reference_is_refused(
+    keys: TokenKeys, place: TokenUri, token: FakeToken, key: TokenKey
+) -> None:
     with pytest.raises(StoreError, match="names a token and no key"):
         keys.load(place)
     with pytest.raises(StoreError, match="there is no key 'other' with id 01"):
@@ -188,7 +192,7 @@ def test_keys_that_do_not_fit_a_reference(keys: TokenKeys, place: TokenUri, toke
         keys_of(FakeLibrary(token)).load(key.uri)
 
 
-def test_one_of_several_tokens(place: TokenUri) -> None:
+def test_one_of_several_tokens_with_the_same_label_is_chosen_by_its_serial(place: TokenUri) -> None:
     library = FakeLibrary(FakeToken("other"), FakeToken(serial=b"0001 \0"), FakeToken(serial=b"0002"))
     with pytest.raises(StoreError, match=r"2 tokens match.*by its serial"):
         keys_of(library).generate(place, "ecdsa-p256", "a key")
@@ -202,13 +206,15 @@ def test_two_references_to_one_token_share_its_login(key: TokenKey, keys: TokenK
     assert token.pins_tried == ["1234"]
 
 
-def test_module_that_does_not_load(keys: TokenKeys, place: TokenUri) -> None:
+def test_a_pkcs11_module_that_does_not_load_is_reported(keys: TokenKeys, place: TokenUri) -> None:
     with pytest.raises(StoreError, match=r"/other\.so is not a PKCS#11 module that runs here: cannot load"):
         keys.generate(dataclasses.replace(place, module="/other.so"), "ecdsa-p256", "a key")
 
 
-def test_child_of_a_fork_begins_anew(key: TokenKey, keys: TokenKeys, token: FakeToken, library: FakeLibrary) -> None:
-    """The child has no session of its parent, closes none, and initializes the module."""
+def test_a_forked_child_opens_a_session_of_its_own(
+    key: TokenKey, keys: TokenKeys, token: FakeToken, library: FakeLibrary
+) -> None:
+    """The child has no session of its parent, closes none, and initializes the module itself."""
     before = library.initialized
     keys._sessions._forget()  # what runs in the child first
     check(key)

@@ -1,4 +1,4 @@
-"""References to keys in tokens (RFC 7512): what is taken, what is refused, and that a PIN is never repeated."""
+"""URIs of keys in tokens (RFC 7512): what is accepted or refused; a PIN is never repeated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUERY = "?module-path=/m.so&pin-source=file:/pin"
 PRINTABLE = st.text(st.characters(min_codepoint=0x20, exclude_characters="\x7f", codec="utf-8"), max_size=30)
 
 
-def test_everything_that_it_can_have() -> None:
+def test_a_uri_with_all_supported_attributes_is_parsed() -> None:
     uri = TokenUri.parse(
         "pkcs11:token=My%20token;serial=00%3b1;manufacturer=Yubico;model=HSM;object=root;id=%01%ff;type=private"
         "?module-path=/usr/lib/m%20m.so&pin-source=file:///etc/sluice/pin"
@@ -33,12 +33,14 @@ def test_everything_that_it_can_have() -> None:
         ("credential:hsm-pin", "credential:hsm-pin"),
     ],
 )
-def test_where_a_pin_may_be(source: str, read: str) -> None:
+def test_pin_sources_are_normalized_to_a_file_or_a_credential(source: str, read: str) -> None:
     assert TokenUri.parse(f"pkcs11:token=t?module-path=/m.so&pin-source={source}").pin_source == read
 
 
 @given(PRINTABLE, PRINTABLE, PRINTABLE, st.binary(max_size=64), PRINTABLE)
-def test_what_is_written_is_read_again(token: str, serial: str, label: str, identifier: bytes, path: str) -> None:
+def test_a_uri_survives_formatting_and_parsing(
+    token: str, serial: str, label: str, identifier: bytes, path: str
+) -> None:
     uri = TokenUri(
         token=token or "t",
         serial=serial,
@@ -52,7 +54,7 @@ def test_what_is_written_is_read_again(token: str, serial: str, label: str, iden
 
 
 @given(st.text(max_size=200))
-def test_whatever_it_is_it_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_as_a_uri_or_refused_with_a_store_error(text: str) -> None:
     for each in (text, f"pkcs11:{text}", f"pkcs11:token=t?{text}"):
         try:
             uri = TokenUri.parse(each)
@@ -90,13 +92,13 @@ def test_whatever_it_is_it_is_read_or_refused(text: str) -> None:
         ("pkcs11:token=t?module-path=/m.so&pin-source=credential:", "needs pin-source"),
     ],
 )
-def test_what_is_refused(text: str, why: str) -> None:
+def test_a_malformed_or_unsupported_uri_is_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(StoreError, match=why.replace("'", ".").replace("+", ".")):
         TokenUri.parse(text)
 
 
 @pytest.mark.parametrize("text", ["pkcs11:token=t?module-path=/m.so&pin-value=424242", "pkcs11:pin-value=424242"])
-def test_pin_in_it_is_refused_and_not_repeated(text: str) -> None:
+def test_a_uri_with_a_pin_is_refused_without_repeating_the_pin(text: str) -> None:
     with pytest.raises(StoreError, match="with a PIN in it") as refused:
         TokenUri.parse(text)
     assert "424242" not in str(refused.value)

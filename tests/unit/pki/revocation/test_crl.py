@@ -1,4 +1,4 @@
-"""Signing and judging revocation lists: what is understood, and what is refused."""
+"""Signing and checking CRLs: what is accepted, and what is refused."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ ANCHORS = (INTERNAL.certificate,)
 
 
 def signed(*revocations: Revocation, number: int = 1, now: dt.datetime = NOW, by: Authority = INTERNAL) -> bytes:
-    """A list of one day."""
+    """Return a CRL that is valid for one day."""
     return sign_crl(by, revocations, number=number, now=now, lifetime=DAY)
 
 
 def judged(pem: bytes, now: dt.datetime = NOW) -> RevocationList:
-    """The only list in ``pem``, checked."""
+    """Return the only CRL in ``pem`` after checking it."""
     (crl,) = load_crls(pem)
     return check_crl(crl, ANCHORS, now)
 
@@ -53,7 +53,7 @@ def raw(
     change: Callable[[x509.CertificateRevocationListBuilder], x509.CertificateRevocationListBuilder],
     key: ec.EllipticCurvePrivateKey | None = None,
 ) -> bytes:
-    """A list with a number, and with whatever ``change`` puts into it."""
+    """Return a CRL as changed by ``change``, signed by the internal authority unless ``key`` is given."""
     builder = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(INTERNAL.certificate.subject)
@@ -77,14 +77,14 @@ def raw(
         (Reason.PRIVILEGE_WITHDRAWN, "privilegeWithdrawn"),
     ],
 )
-def test_each_reason_survives_and_unspecified_is_left_out(reason: Reason, said: str) -> None:
+def test_each_reason_is_read_back_and_unspecified_has_no_crl_entry_extension(reason: Reason, said: str) -> None:
     pem = signed(Revocation("ab", NOW, reason))
     assert judged(pem).revoked[0xAB].reason == said
     (entry,) = load_crls(pem)[0]
     assert bool(list(entry.extensions)) == (reason is not Reason.UNSPECIFIED), "RFC 5280, 5.3.1"
 
 
-def test_reasons_that_are_missing_on_purpose() -> None:
+def test_only_hold_remove_and_attribute_authority_reasons_are_unsupported() -> None:
     flags = {reason.flag for reason in Reason}
     missing = {x509.ReasonFlags.certificate_hold, x509.ReasonFlags.remove_from_crl, x509.ReasonFlags.aa_compromise}
     assert set(x509.ReasonFlags) - flags == missing
@@ -100,7 +100,7 @@ def test_reasons_that_are_missing_on_purpose() -> None:
     ),
     st.integers(0, 2**64),
 )
-def test_what_is_signed_is_what_is_read(entries: dict[int, tuple[Reason, int]], number: int) -> None:
+def test_a_signed_crl_is_read_back_unchanged(entries: dict[int, tuple[Reason, int]], number: int) -> None:
     revocations = [
         Revocation(f"{serial:x}", dt.datetime.fromtimestamp(at, dt.UTC), reason)
         for serial, (reason, at) in entries.items()
@@ -122,7 +122,7 @@ def armoured(der: bytes | bytearray) -> bytes:
 
 @settings(max_examples=100)
 @given(st.integers(0, len(WHOLE) * 8 - 1))
-def test_a_list_with_any_bit_changed_is_refused(bit: int) -> None:
+def test_a_crl_with_any_bit_changed_is_refused(bit: int) -> None:
     damaged = bytearray(WHOLE)
     damaged[bit // 8] ^= 1 << bit % 8
     with pytest.raises(CrlRejected):
@@ -130,8 +130,8 @@ def test_a_list_with_any_bit_changed_is_refused(bit: int) -> None:
 
 
 @pytest.mark.parametrize("count", range(1, 8))
-def test_a_list_whose_signature_claims_unused_bits_is_refused(count: int) -> None:
-    """The library reads past that count when the bits themselves are zero."""
+def test_a_crl_whose_signature_claims_unused_bits_is_refused(count: int) -> None:
+    """The library reads past the count of unused bits when the bits themselves are zero."""
     lists = (load_crls(signed(Revocation("ab", NOW, Reason.SUPERSEDED)))[0] for _ in range(10_000))
     crl = next(each for each in lists if each.signature[-1] % 2**count == 0)
     whole = bytearray(crl.public_bytes(Encoding.DER))
@@ -141,7 +141,7 @@ def test_a_list_whose_signature_claims_unused_bits_is_refused(count: int) -> Non
 
 
 @pytest.mark.parametrize("algorithm", [each for each in ALGORITHMS if each != "rsa-4096"])  # as rsa-3072, but slow
-def test_every_kind_of_authority_key_signs_lists(algorithm: str) -> None:
+def test_every_kind_of_authority_key_signs_crls(algorithm: str) -> None:
     authority = create_root(PkiConfig(key_algorithm=algorithm), NOW)
     (crl,) = load_crls(signed(Revocation("1", NOW, Reason.SUPERSEDED), by=authority))
     assert set(check_crl(crl, (authority.certificate,), NOW).revoked) == {1}
@@ -195,12 +195,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("pem", "why"), REFUSED)
-def test_bad_list_is_refused(pem: bytes, why: str) -> None:
+def test_a_bad_crl_is_refused_with_the_reason(pem: bytes, why: str) -> None:
     with pytest.raises(CrlRejected, match=why):
         judged(pem)
 
 
-def test_list_without_the_right_to_sign_lists_is_refused() -> None:
+def test_a_crl_is_refused_if_the_key_usage_of_its_issuer_lacks_crl_signing() -> None:
     """The key usage of the issuer decides, not only its signature."""
     leafish = create_intermediate(AuthorityKind.INTERNAL, ROOT, CONFIG, NOW)
     usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
@@ -221,7 +221,7 @@ def test_list_without_the_right_to_sign_lists_is_refused() -> None:
         check_crl(crl, (certificate,), NOW)
 
 
-def test_merging_takes_the_newer_and_keeps_the_good() -> None:
+def test_merging_takes_a_newer_crl_and_refuses_older_foreign_or_expired_ones() -> None:
     old = load_crls(signed(Revocation("1", NOW, Reason.SUPERSEDED), number=7))
     known, refused = take_newer({}, old, ANCHORS, NOW)
     assert not refused

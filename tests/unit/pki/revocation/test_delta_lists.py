@@ -1,4 +1,4 @@
-"""Large revocation lists in parts: complete list and delta say what the new complete list says, and nothing less."""
+"""Large CRLs in parts: a complete CRL and its delta equal the new complete CRL."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ Known = dict[bytes, RevocationList]
 
 
 def read(pem: bytes, known: Known | None = None, now: dt.datetime = NOW) -> tuple[Known, list[CrlRejected]]:
-    """What a process knows after it has read ``pem``."""
+    """Return what a process knows after reading ``pem``, and the CRLs that it rejected."""
     return take_newer(known or {}, load_crls(pem), ANCHORS, now)
 
 
@@ -93,10 +93,10 @@ SERIALS = st.sets(st.integers(1, 2**64), max_size=30)
 
 @settings(max_examples=60)
 @given(SERIALS, SERIALS, SERIALS, st.tuples(st.integers(0, 50), st.integers(1, 50)), st.sampled_from(Reason))
-def test_complete_list_and_delta_are_the_new_complete_list(
+def test_a_complete_crl_and_its_delta_equal_the_new_complete_crl(
     first: set[int], more: set[int], later: set[int], numbers: tuple[int, int], reason: Reason
 ) -> None:
-    """For who has nothing, who has the base, and who has base and an earlier delta; in any order in the file."""
+    """For readers that know nothing, the base, or base and an earlier delta; in any order in the file."""
     more, later = more - first, later - first - more
     number, step = numbers
     base = signed(revoked(*first), number)
@@ -116,10 +116,10 @@ def test_complete_list_and_delta_are_the_new_complete_list(
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 12), SERIALS), max_size=8))
-def test_whatever_is_offered_numbers_never_go_back_and_nothing_comes_back(
+def test_crl_numbers_never_decrease_and_no_revocation_is_lost_in_any_order_of_arrival(
     offers: list[tuple[bool, int, int, set[int]]],
 ) -> None:
-    """Honest lists grow with their number; they arrive in any order, whole and in parts."""
+    """Honest CRLs grow with their number; they arrive in any order, complete and as deltas."""
     known: Known = {}
     for whole, number, base, _ in offers:
         pem = signed(revoked(*range(1, number + 2)), number)
@@ -146,7 +146,7 @@ def _built(
     base: int | None = 5,
     number: int = 6,
 ) -> bytes:
-    """A list number 6 as no authority of ours makes it; with ``base`` a delta."""
+    """Return a CRL that our authorities would not make, by default number 6; a delta if ``base`` is set."""
     builder = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(AUTHORITY.certificate.subject)
@@ -184,7 +184,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("delta", "why"), REFUSED)
-def test_bad_delta_changes_nothing(delta: bytes, why: str) -> None:
+def test_a_bad_delta_changes_nothing_and_is_refused_with_the_reason(delta: bytes, why: str) -> None:
     before, _ = read(BASE)
     for file in (delta, BASE + delta):
         known, (refused,) = read(file, before)
@@ -192,7 +192,7 @@ def test_bad_delta_changes_nothing(delta: bytes, why: str) -> None:
         assert why in refused.what
 
 
-def test_the_rows_above_are_wrong_in_one_way_only() -> None:
+def test_the_good_delta_that_the_bad_ones_are_derived_from_is_accepted() -> None:
     known, refused = read(BASE + GOOD)
     assert not refused
     assert set(only(known).revoked) == {1, 2, 3, 4}
@@ -204,7 +204,7 @@ def test_a_delta_without_its_base_is_refused() -> None:
     assert "no complete list" in refused.what
 
 
-def test_who_knows_a_delta_goes_back_neither_to_its_base_nor_to_an_earlier_delta() -> None:
+def test_a_reader_that_knows_a_delta_refuses_its_base_alone_and_earlier_deltas() -> None:
     before, _ = read(BASE + signed(revoked(4, 5), 8, 5))
     for file in (BASE, BASE + GOOD, GOOD, signed(revoked(9), 7)):
         known, refused = read(file, before)
@@ -212,14 +212,14 @@ def test_who_knows_a_delta_goes_back_neither_to_its_base_nor_to_an_earlier_delta
         assert "older" in refused[-1].what
 
 
-def test_a_newer_complete_list_replaces_base_and_delta() -> None:
+def test_a_newer_complete_crl_replaces_base_and_delta() -> None:
     before, _ = read(BASE + GOOD)
     known, refused = read(signed(revoked(1, 2, 3, 4, 5), 7), before)
     assert not refused
     assert only(known).base is None
 
 
-def test_nothing_comes_back_but_what_was_on_hold() -> None:
+def test_a_delta_lifts_only_revocations_that_were_on_hold() -> None:
     hold, lift = x509.ReasonFlags.certificate_hold, x509.ReasonFlags.remove_from_crl
     base = by_hand((1, hold), (2, x509.ReasonFlags.key_compromise), base=None, number=5)
     known, refused = read(base + by_hand((1, lift), (2, lift), (3, lift)))
@@ -227,14 +227,14 @@ def test_nothing_comes_back_but_what_was_on_hold() -> None:
     assert set(only(known).revoked) == {2}
 
 
-def test_it_counts_as_long_as_both_parts_do() -> None:
+def test_a_base_with_a_delta_expires_when_the_first_of_them_does() -> None:
     found = only(read(signed(revoked(1), 5) + signed(revoked(2), 6, 5, days=20))[0])
     assert found.next_update == NOW + DAY
     assert found.expired_at(NOW + DAY + 2 * EXPIRY_GRACE)
 
 
 class World:
-    """A home with one directory of each kind of reader, whose internal authority has revoked many."""
+    """A home with an identity directory, whose internal authority has revoked many certificates."""
 
     def __init__(self, root: Path) -> None:
         self.now = NOW
@@ -260,11 +260,11 @@ class World:
         assert push_crls(self.home, self.store.lists(), self.now)[1] == []
 
     def kept(self, name: str) -> Path:
-        """A file of the internal authority's lists."""
+        """Return the path of a file beside the internal authority's CRL."""
         return next(self.home.pki.glob("revocation/internal-*")) / name
 
     def known_in(self, directory: Path) -> RevokedPeers:
-        """What a process in Python knows that starts with ``directory``."""
+        """Return the revocations known to a Python process that starts with ``directory``."""
         anchors = tuple(read_certificates(directory / "ca.pem"))
         return RevokedPeers(directory, lambda: anchors, clock=self.clock)
 
@@ -275,11 +275,11 @@ def world(tmp_path: Path) -> World:
 
 
 def parts(directory: Path) -> list[bool]:
-    """Of each list in a directory, whether it is a delta."""
+    """Return for each CRL in a directory whether it is a delta."""
     return [is_delta(crl) for crl in load_crls((directory / CRL_FILE).read_bytes())]
 
 
-def test_a_revocation_gives_a_small_delta_to_processes_in_python(world: World) -> None:
+def test_a_revocation_sends_a_small_delta_to_python_processes(world: World) -> None:
     world.push()
     assert parts(world.taskmanager) == [False]
     base = (world.taskmanager / CRL_FILE).read_bytes()
@@ -298,8 +298,8 @@ def test_a_revocation_gives_a_small_delta_to_processes_in_python(world: World) -
         assert set(found.revoked) == set(range(1, MANY + count + 1))
 
 
-def test_who_does_not_apply_deltas_gets_the_complete_list(world: World) -> None:
-    """JVMs, Envoy, whoever asked for it, and whoever is issued a certificate."""
+def test_readers_that_do_not_apply_deltas_get_the_complete_crl(world: World) -> None:
+    """JVMs, Envoy, identities that asked for complete CRLs, and newly issued ones."""
     jvm = world.issued(Role.ZOOKEEPER, "zk-1")
     envoy = world.issued(Role.GATEWAY, "envoy")
     asked = world.issued(Role.TASKMANAGER, "tm-2")
@@ -320,7 +320,7 @@ def test_who_does_not_apply_deltas_gets_the_complete_list(world: World) -> None:
     assert not applies_deltas(world.home, world.home.root / "taskmanager" / "tm-1")
 
 
-def test_a_running_process_follows_from_delta_to_delta_and_to_the_next_complete_list(world: World) -> None:
+def test_a_running_process_follows_successive_deltas_and_the_next_complete_crl(world: World) -> None:
     world.push()
     anchors = tuple(read_certificates(world.taskmanager / "ca.pem"))
     process = RevokedPeers(world.taskmanager, lambda: anchors, clock=world.clock, pace_seconds=0)
@@ -339,7 +339,7 @@ def test_a_running_process_follows_from_delta_to_delta_and_to_the_next_complete_
         process.check(victim)
 
 
-def test_small_lists_are_not_given_out_in_parts(tmp_path: Path) -> None:
+def test_a_small_crl_is_not_split_into_base_and_delta(tmp_path: Path) -> None:
     world = World(tmp_path / "home")
     store = RevocationStore(tmp_path / "home" / "pki", CONFIG, clock=world.clock)
     for serial in (1, 2):
@@ -359,7 +359,9 @@ def test_a_long_delta_becomes_the_next_base(world: World) -> None:
 
 @pytest.mark.parametrize("name", [BASE_FILE, DELTA_FILE])
 @pytest.mark.parametrize("content", [b"", b"garbage", None], ids=["empty", "garbage", "missing"])
-def test_damaged_parts_lose_nothing_and_are_made_good(world: World, name: str, content: bytes | None) -> None:
+def test_damaged_base_or_delta_files_lose_no_revocation_and_are_repaired(
+    world: World, name: str, content: bytes | None
+) -> None:
     world.push()
     world.revoke(MANY + 1)
     world.kept(name).unlink()
@@ -375,8 +377,8 @@ def test_damaged_parts_lose_nothing_and_are_made_good(world: World, name: str, c
     assert parts(world.taskmanager) == [False, True]
 
 
-def test_an_entry_that_leaves_the_list_leaves_no_delta_behind(world: World) -> None:
-    """A delta cannot say that an entry has gone, and the base would keep it: parts begin anew with a refresh."""
+def test_a_new_base_is_made_when_an_entry_leaves_the_crl(world: World) -> None:
+    """A delta cannot say that an entry was removed, and its base would keep it: a refresh starts anew."""
     world.store.revoke(INTERNAL, [RevocationTarget(2**80, not_after=NOW + dt.timedelta(hours=1))], Reason.SUPERSEDED)
     for hours in (13, 13):
         world.now += dt.timedelta(hours=hours)
@@ -389,8 +391,8 @@ def test_an_entry_that_leaves_the_list_leaves_no_delta_behind(world: World) -> N
     assert MANY + 1 in found.revoked
 
 
-def test_the_same_list_whole_and_in_parts_does_not_change_places_for_ever(world: World) -> None:
-    """Lists come by more than one way, and the reader is to read each once."""
+def test_complete_and_split_forms_of_the_same_crl_do_not_keep_replacing_each_other(world: World) -> None:
+    """CRLs arrive by more than one way, and the reader should read each only once."""
     world.push()
     world.revoke(MANY + 1)
     world.push()
@@ -406,8 +408,10 @@ def test_the_same_list_whole_and_in_parts_does_not_change_places_for_ever(world:
     assert parts(world.taskmanager) == [False]
 
 
-def test_parts_do_not_expire_while_lists_are_refreshed_in_time(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Each revocation makes the complete list young again, but not the base of its delta."""
+def test_base_and_delta_do_not_expire_while_crls_are_refreshed_in_time(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each revocation renews the validity of the complete CRL, but not that of the base of its delta."""
     for hour in range(1, 60):
         world.now = NOW + dt.timedelta(hours=hour)
         if hour % 7 == 0:
@@ -419,7 +423,7 @@ def test_parts_do_not_expire_while_lists_are_refreshed_in_time(world: World, cap
     assert "gets complete revocation lists" not in caplog.text, "a push had to do without the delta"
 
 
-def test_the_file_of_a_directory_is_never_worsened_by_a_delta_alone(world: World) -> None:
+def test_a_delta_alone_is_refused_without_its_base_and_installed_beside_it_otherwise(world: World) -> None:
     world.push()
     before = (world.taskmanager / CRL_FILE).read_bytes()
     world.revoke(MANY + 1)
@@ -431,7 +435,7 @@ def test_the_file_of_a_directory_is_never_worsened_by_a_delta_alone(world: World
     assert parts(world.taskmanager) == [False, True]
 
 
-async def test_the_agent_has_lists_made_complete_for_its_callers(world: World) -> None:
+async def test_the_agent_gives_complete_crls_to_its_callers(world: World) -> None:
     world.push()
     world.revoke(MANY + 1)
     world.push()

@@ -1,4 +1,4 @@
-"""What was certified for places outside the home is remembered, bounded, and forgotten when it has expired."""
+"""Certificates issued for places outside the home are recorded, in bounded number, until they expire."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_expired_certificates_are_forgotten_and_others_kept(tmp_path: Path) -> N
     assert outside.directories() == [tmp_path / "long"], "only what is there"
 
 
-def test_what_is_in_the_home_is_not_outside(tmp_path: Path) -> None:
+def test_a_certificate_inside_the_home_is_not_recorded_as_exported(tmp_path: Path) -> None:
     place = tmp_path / "pki" / "identities" / "taskmanager" / "tm-1"
     ExportedCertificates(tmp_path / "pki").remember(
         issued(tmp_path, place), str(WORKER), AuthorityKind.INTERNAL, place, utc_now()
@@ -51,7 +51,9 @@ def test_what_is_in_the_home_is_not_outside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"certificates": [{}]}', b'{"unknown": 1}', b"\xff"])
-def test_damaged_record_is_said_and_not_replaced(content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_record_of_exported_certificates_is_an_error_and_is_not_replaced(
+    content: bytes, tmp_path: Path
+) -> None:
     leaf = issued(tmp_path, tmp_path / "out")
     (tmp_path / "pki" / OUTSIDE_FILE).write_bytes(content)
     with pytest.raises(StoreError, match="is damaged"):

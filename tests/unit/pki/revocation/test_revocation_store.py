@@ -1,4 +1,4 @@
-"""What authorities have revoked, and the lists signed from it: nothing is lost, and nothing bad is given out."""
+"""Revocations and the CRLs signed from them: nothing is lost, and no bad CRL is given out."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class World:
         self.again = RevocationStore(self.home.pki, PkiConfig(), clock=lambda: self.now)
 
     def issue(self, directory: Path, spiffe_id: SpiffeId = TASKMANAGER) -> RevocationTarget:
-        """Issue an identity; returns what revokes it."""
+        """Issue an identity and return its revocation target."""
         self.issuer.issue_to(directory, spiffe_id)
         return RevocationTarget.of(read_certificates(directory / "chain.pem")[0], str(spiffe_id))
 
     def record(self) -> Path:
-        """The internal authority's record."""
+        """Return the path of the internal authority's record of revocations."""
         (found,) = self.home.pki.glob("revocation/internal-*/revoked.json")
         return found
 
@@ -63,7 +63,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "home")
 
 
-def test_list_has_what_was_revoked_and_its_number_grows(world: World, tmp_path: Path) -> None:
+def test_a_crl_lists_the_revoked_certificates_and_its_number_grows(world: World, tmp_path: Path) -> None:
     target = world.issue(tmp_path / "tm")
     assert world.store.current(INTERNAL) is None
     (added,) = world.store.revoke(INTERNAL, [target], Reason.SUPERSEDED)
@@ -88,7 +88,9 @@ def test_list_has_what_was_revoked_and_its_number_grows(world: World, tmp_path: 
         pytest.param(EDGE, Reason.SUPERSEDED, 2**160, "not the serial number", id="too long"),
     ],
 )
-def test_what_cannot_be_revoked(world: World, kind: AuthorityKind, reason: Reason, serial: int, why: str) -> None:
+def test_a_revocation_with_an_invalid_serial_number_or_reason_is_refused(
+    world: World, kind: AuthorityKind, reason: Reason, serial: int, why: str
+) -> None:
     with pytest.raises(CertificateRejected, match=why):
         world.store.revoke(kind, [RevocationTarget(serial)], reason)
     assert world.store.current(kind) is None
@@ -109,7 +111,7 @@ def test_an_edge_user_and_an_intermediate_can_be_revoked(world: World, tmp_path:
         world.issue(tmp_path / "ada", ada)
 
 
-def test_lists_are_signed_anew_at_half_of_their_life(world: World) -> None:
+def test_crls_are_signed_again_at_half_of_their_lifetime(world: World) -> None:
     assert world.store.refresh_all() == ([ROOT, INTERNAL, EDGE], [])
     for hours, signed in ((0, False), (12, False), (13, True), (13, False)):
         world.now = START + hours * HOUR
@@ -117,7 +119,7 @@ def test_lists_are_signed_anew_at_half_of_their_life(world: World) -> None:
     assert world.store.refresh(INTERNAL, force=True)
 
 
-def test_expired_list_is_not_given_out_and_is_replaced(world: World) -> None:
+def test_an_expired_crl_is_not_given_out_and_is_replaced(world: World) -> None:
     world.store.refresh(INTERNAL)
     world.now = START + 25 * HOUR
     with pytest.raises(CrlRejected, match="expired"):
@@ -127,7 +129,7 @@ def test_expired_list_is_not_given_out_and_is_replaced(world: World) -> None:
     assert [each.number for each in world.store.lists()] == [2]
 
 
-def test_expired_certificates_leave_the_list_after_one_more(world: World, tmp_path: Path) -> None:
+def test_an_expired_certificate_leaves_the_crl_one_crl_after_its_expiry(world: World, tmp_path: Path) -> None:
     target = world.issue(tmp_path / "tm")
     world.store.revoke(INTERNAL, [target, RevocationTarget(7)], Reason.SUPERSEDED)
     seen = []
@@ -140,7 +142,7 @@ def test_expired_certificates_leave_the_list_after_one_more(world: World, tmp_pa
     assert seen == [{True, False}, {True, False}, {True}], "unknown expiry: stays; RFC 5280, 3.3: one list beyond"
 
 
-def test_crash_between_record_and_list_is_made_good_by_a_refresh(world: World) -> None:
+def test_a_refresh_repairs_a_crash_between_the_record_and_the_crl(world: World) -> None:
     world.store.refresh(INTERNAL)
     path = world.record().with_name(CRL_FILE)
     before = path.read_bytes()
@@ -153,7 +155,7 @@ def test_crash_between_record_and_list_is_made_good_by_a_refresh(world: World) -
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"number": 1, "extra": 2}', b'{"revoked": [{"serial": "xyz"}]}'])
-def test_damaged_record_is_an_error_and_forgets_nothing(world: World, content: bytes) -> None:
+def test_a_damaged_revocation_record_is_an_error_and_the_last_crl_is_kept(world: World, content: bytes) -> None:
     world.store.revoke(INTERNAL, [RevocationTarget(7)], Reason.SUPERSEDED)
     before = world.store.current(INTERNAL)
     world.record().write_bytes(content)
@@ -166,7 +168,7 @@ def test_damaged_record_is_an_error_and_forgets_nothing(world: World, content: b
         world.again.refresh(INTERNAL, force=True)
 
 
-def test_authority_without_its_key_keeps_its_list(world: World) -> None:
+def test_an_authority_without_its_key_keeps_its_last_crl(world: World) -> None:
     world.store.refresh_all()
     (world.home.pki / "authorities" / "root" / "key.pem").unlink()
     world.now = START + 13 * HOUR
@@ -177,7 +179,9 @@ def test_authority_without_its_key_keeps_its_list(world: World) -> None:
 
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.CA_COMPROMISE])
-def test_revoked_identity_is_not_certified_again_by_itself(world: World, tmp_path: Path, reason: Reason) -> None:
+def test_an_identity_revoked_for_a_barring_reason_is_not_certified_again_until_reinstated(
+    world: World, tmp_path: Path, reason: Reason
+) -> None:
     world.store.revoke(INTERNAL, [world.issue(tmp_path / "tm")], reason)
     if reason is Reason.SUPERSEDED:
         world.issue(tmp_path / "tm")
@@ -191,7 +195,7 @@ def test_revoked_identity_is_not_certified_again_by_itself(world: World, tmp_pat
     assert len(world.store.revocations(INTERNAL)) == 1, "the old certificate stays revoked"
 
 
-def test_push_reaches_processes_and_jobs_each_with_its_own_side(world: World) -> None:
+def test_a_push_gives_each_identity_directory_the_crl_of_its_own_authority(world: World) -> None:
     home = world.home
     internal = [
         home.identity(Role.TASKMANAGER, "tm-1"),
@@ -224,7 +228,7 @@ def _current(world: World, kind: AuthorityKind) -> bytes:
     return current.pem
 
 
-def test_new_identity_directories_have_the_list_from_the_start(world: World, tmp_path: Path) -> None:
+def test_a_new_identity_directory_has_the_crl_from_the_start(world: World, tmp_path: Path) -> None:
     world.issue(tmp_path / "before")
     assert not (tmp_path / "before" / CRL_FILE).exists()
     world.store.revoke(INTERNAL, [RevocationTarget(7)], Reason.SUPERSEDED)
@@ -232,8 +236,8 @@ def test_new_identity_directories_have_the_list_from_the_start(world: World, tmp
     assert (tmp_path / "after" / CRL_FILE).read_bytes() == _current(world, INTERNAL)
 
 
-async def test_executor_gets_the_list_with_its_certificate(tmp_path: Path) -> None:
-    """Its key is made by the TaskManager, so what the authority sends back is all that comes."""
+async def test_an_executor_gets_the_crl_with_its_certificate(tmp_path: Path) -> None:
+    """Its key is made by the TaskManager, so it gets only what the authority sends back."""
     world = World(tmp_path / "present", utc_now())
     world.store.revoke(INTERNAL, [RevocationTarget(7)], Reason.SUPERSEDED)
     spiffe_id = SpiffeId.executor("sluice.local", JOB, 3)
@@ -254,7 +258,7 @@ async def test_executor_gets_the_list_with_its_certificate(tmp_path: Path) -> No
     assert TlsIdentity(process.directory / "identity").revoked_peers.version == 1
 
 
-def test_bad_list_never_replaces_a_good_one_in_a_directory(world: World, tmp_path: Path) -> None:
+def test_a_bad_crl_never_replaces_a_good_one_in_a_directory(world: World, tmp_path: Path) -> None:
     world.issue(tmp_path / "tm")
     world.store.revoke(INTERNAL, [RevocationTarget(7)], Reason.SUPERSEDED)
     older = _current(world, INTERNAL)
@@ -277,7 +281,7 @@ def test_bad_list_never_replaces_a_good_one_in_a_directory(world: World, tmp_pat
     assert install_crls(tmp_path / "tm", good, world.now), "what is damaged can be repaired"
 
 
-def test_a_restored_authority_goes_on_above_what_it_may_have_published(tmp_path: Path) -> None:
+def test_a_restored_authority_continues_with_crl_numbers_above_any_it_may_have_published(tmp_path: Path) -> None:
     world = World(tmp_path / "home")
     own, other = (world.issue(tmp_path / name) for name in ("one", "two"))
     world.store.revoke(INTERNAL, [own], Reason.SUPERSEDED)
@@ -297,7 +301,7 @@ def test_a_restored_authority_goes_on_above_what_it_may_have_published(tmp_path:
     assert later.number > current.number
 
 
-def test_a_restored_authority_whose_key_is_elsewhere_remembers_the_number(tmp_path: Path) -> None:
+def test_a_restored_authority_without_its_key_remembers_the_lowest_crl_number_to_use(tmp_path: Path) -> None:
     world = World(tmp_path / "home")
     world.store.refresh(ROOT)
     (world.home.pki / "authorities" / "root" / "key.pem").rename(tmp_path / "key.pem")

@@ -1,4 +1,4 @@
-"""The phases of a rotation as tables: which verb fits which phase, and who keeps it from going on."""
+"""The phases of a rotation as tables: which verb is allowed when, and what holds a rotation up."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ROTATION = Rotation(subject=INTERNAL, generations={INTERNAL: SIDE}, started_at=N
         ),
     ],
 )
-def test_phase_is_what_is_written_down_and_who_signs(
+def test_the_phase_follows_from_the_recorded_rotation_and_the_signing_authority(
     rotation: Rotation | None, signing: dict[AuthorityKind, str], phase: Phase
 ) -> None:
     assert phase_of(rotation, signing) is phase
@@ -79,7 +79,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("verb", Verb)
-def test_each_verb_in_each_phase(verb: Verb, phase: Phase) -> None:
+def test_a_rotation_verb_is_accepted_only_in_the_phases_that_allow_it(verb: Verb, phase: Phase) -> None:
     rotation = None if phase is Phase.STEADY else ROTATION
     if (verb, phase) in ALLOWED:
         check_verb(verb, INTERNAL, rotation, phase)
@@ -90,7 +90,7 @@ def test_each_verb_in_each_phase(verb: Verb, phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("verb", Verb)
-def test_one_rotation_at_a_time(verb: Verb) -> None:
+def test_a_second_rotation_at_the_same_time_is_refused(verb: Verb) -> None:
     with pytest.raises(RotationRefused, match="one at a time"):
         check_verb(verb, AuthorityKind.EDGE, ROTATION, Phase.PREPARED)
 
@@ -133,26 +133,28 @@ def ledger(issuer: str) -> TrustHolder:
         pytest.param(ledger(B), False, False, False, id="somebody elsewhere who was renewed"),
     ],
 )
-def test_who_lags(holder: TrustHolder, *, activate: bool, finish: bool, close: bool) -> None:
+def test_a_trust_holder_holds_up_exactly_the_rotation_steps_it_is_not_ready_for(
+    holder: TrustHolder, *, activate: bool, finish: bool, close: bool
+) -> None:
     assert bool(lacking([holder], [SIDE], Keep.NEW)) is activate
     assert bool(presenting([holder], [SIDE], Keep.OLD)) is finish
     assert bool(trusting([holder], [SIDE], Keep.OLD)) is close
 
 
-def test_abort_asks_the_same_with_the_generations_swapped() -> None:
+def test_an_abort_checks_trust_holders_with_the_generations_swapped() -> None:
     assert not presenting([process(A, A, B)], [SIDE], Keep.NEW)
     assert presenting([process(B, A, B)], [SIDE], Keep.NEW)
     assert trusting([files(A, A, B)], [SIDE], Keep.NEW)
     assert not trusting([files(A, A)], [SIDE], Keep.NEW)
 
 
-def test_with_the_root_both_sides_are_judged() -> None:
+def test_a_root_rotation_checks_trust_holders_of_both_authorities() -> None:
     edge = Generations(old=EDGE, new=STRANGER)
     late = lacking([process(A, A, B), process(EDGE, EDGE)], [SIDE, edge], Keep.NEW)
     assert [each.holder.issuer for each in late] == [EDGE]
 
 
-def test_who_is_given_up_is_left_out_by_name_and_nobody_else() -> None:
+def test_only_laggards_named_by_their_exact_identity_are_left_out() -> None:
     other = TrustHolder(Source.FILES, "spiffe://td/taskmanager/tm-2", "pki", issuer=A, anchors=(A,))
     late = lacking([process(A, A), other], [SIDE], Keep.NEW)
     assert [each.holder for each in left_out(late, ["spiffe://td/taskmanager/tm-1"])] == [other]
@@ -160,6 +162,6 @@ def test_who_is_given_up_is_left_out_by_name_and_nobody_else() -> None:
     assert unknown_names([other], ["spiffe://td/taskmanager/tm-2", "*"]) == ("*",)
 
 
-def test_a_laggard_says_who_and_why() -> None:
+def test_a_laggard_is_described_by_its_identity_process_and_reason() -> None:
     (late,) = lacking([process(A, A)], [SIDE], Keep.NEW)
     assert str(late) == "spiffe://td/taskmanager/tm-1 (taskmanager 7): it does not trust the new authority yet"

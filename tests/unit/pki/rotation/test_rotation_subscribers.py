@@ -1,4 +1,4 @@
-"""Processes on other machines in a rotation, as tables: who counts as what, and whom each step waits for."""
+"""Remote processes in a rotation, as tables: their states, and for whom each step waits."""
 
 from __future__ import annotations
 
@@ -100,13 +100,15 @@ DONE = report(B, B)
         pytest.param(judged(incomplete=SILENCE + SECOND), False, False, False, id="all had time to tell again"),
     ],
 )
-def test_who_lags(holders: list[TrustHolder], *, activate: bool, finish: bool, close: bool) -> None:
+def test_a_subscriber_holds_up_exactly_the_rotation_steps_it_is_not_ready_for(
+    holders: list[TrustHolder], *, activate: bool, finish: bool, close: bool
+) -> None:
     assert bool(lacking(holders, [SIDE], Keep.NEW)) is activate
     assert bool(presenting(holders, [SIDE], Keep.OLD)) is finish
     assert bool(trusting(holders, [SIDE], Keep.OLD)) is close
 
 
-def test_a_follower_is_told_with_its_process_and_where_it_is() -> None:
+def test_a_lagging_follower_is_reported_with_its_process_and_address() -> None:
     (holder,) = judged(subscriber(report(A, A)))
     assert (holder.source, holder.identity, holder.place, holder.crls) == (
         Source.FOLLOWER,
@@ -117,6 +119,6 @@ def test_a_follower_is_told_with_its_process_and_where_it_is() -> None:
     assert str(Laggard(holder, "why")) == f"{WORKER} (taskmanager 7) at 192.0.2.7: why"
 
 
-def test_a_silent_one_says_since_when() -> None:
+def test_a_silent_subscriber_is_reported_with_the_time_of_its_last_report() -> None:
     (holder,) = judged(subscriber(DONE, silent=dt.timedelta(minutes=5)))
     assert holder.problem == "no report since 2026-11-21 11:55:00 UTC"

@@ -1,4 +1,4 @@
-"""A home goes through a rotation: files, phases, refusals. Processes are reports, the clock is the test's."""
+"""A rotation of a home: files, phases, refusals. Reports stand for processes; the test sets the clock."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Cluster:
         )
 
     def renew(self) -> list[str]:
-        """What the launcher and the JobManager do."""
+        """Renew certificates as the launcher and the JobManager do."""
         if not self.renewing:
             return []
         today = {key_id(self.store.certificate(kind)) for kind in ISSUING}
@@ -97,7 +97,7 @@ class Cluster:
         return ["renewed"]
 
     def report(self, directory: Path, pid: int = PID) -> None:
-        """The process follows its files."""
+        """Report that the process has loaded its current files."""
         material, _ = read_identity(directory)
         self.running.add(pid)
         write_report(
@@ -116,7 +116,7 @@ class Cluster:
         )
 
     def follow(self, laggards: Sequence[Laggard]) -> bool:
-        """Patience during which the process looks at its files."""
+        """Wait for laggards: the process reloads its files meanwhile."""
         assert laggards
         self.report(self.worker)
         return True
@@ -137,7 +137,7 @@ def phase(cluster: Cluster) -> Phase:
     return cluster.rotator.state()[1]
 
 
-def test_the_whole_way_of_the_internal_authority(cluster: Cluster) -> None:
+def test_the_internal_authority_goes_through_a_complete_rotation(cluster: Cluster) -> None:
     old = key_id(cluster.store.certificate(INTERNAL))
     edge = cluster.anchors(cluster.gateway)
     cluster.report(cluster.worker)
@@ -163,7 +163,7 @@ def test_the_whole_way_of_the_internal_authority(cluster: Cluster) -> None:
     assert not list(cluster.home.pki.glob(".*.tmp"))
 
 
-def test_with_the_root_all_three_are_replaced_together(cluster: Cluster) -> None:
+def test_a_root_rotation_replaces_all_three_authorities_together(cluster: Cluster) -> None:
     before = {kind: key_id(cluster.store.certificate(kind)) for kind in AuthorityKind}
     cluster.rotator.prepare(ROOT)
     assert len(cluster.anchors(cluster.worker)) == len(cluster.anchors(cluster.gateway)) == 2
@@ -178,7 +178,7 @@ def test_with_the_root_all_three_are_replaced_together(cluster: Cluster) -> None
     assert cluster.anchors(cluster.gateway) == [after[EDGE]]
 
 
-def test_nobody_moves_on_while_a_process_lags(cluster: Cluster) -> None:
+def test_a_rotation_does_not_advance_while_a_process_lags(cluster: Cluster) -> None:
     cluster.report(cluster.worker)
     cluster.rotator.prepare(INTERNAL)
     with pytest.raises(PeersLag, match=r"cannot be activated: 1 lags.*does not trust the new") as refused:
@@ -202,7 +202,7 @@ def test_nobody_moves_on_while_a_process_lags(cluster: Cluster) -> None:
     assert phase(cluster) is Phase.STEADY
 
 
-def test_process_that_is_gone_keeps_nobody_waiting(cluster: Cluster) -> None:
+def test_a_process_that_has_ended_does_not_hold_up_a_rotation(cluster: Cluster) -> None:
     cluster.report(cluster.worker)
     cluster.rotator.prepare(INTERNAL)
     cluster.running.clear()
@@ -221,7 +221,7 @@ def test_report_that_cannot_be_read_counts_as_lagging(cluster: Cluster) -> None:
     assert phase(cluster) is Phase.ACTIVE
 
 
-def test_only_who_is_known_can_be_left_out(cluster: Cluster) -> None:
+def test_only_a_known_identity_can_be_left_out_of_a_rotation(cluster: Cluster) -> None:
     cluster.rotator.prepare(INTERNAL)
     for name in ("*", "all", f"spiffe://{CONFIG.trust_domain}/taskmanager/tm-2"):
         with pytest.raises(RotationRefused, match="there is no identity called"):
@@ -229,7 +229,7 @@ def test_only_who_is_known_can_be_left_out(cluster: Cluster) -> None:
     assert phase(cluster) is Phase.PREPARED
 
 
-def test_no_finish_while_a_leaf_of_the_old_authority_lives(cluster: Cluster) -> None:
+def test_a_rotation_cannot_finish_while_a_leaf_of_the_old_authority_is_valid(cluster: Cluster) -> None:
     cluster.renewing = False
     cluster.rotator.prepare(INTERNAL)
     cluster.rotator.activate(INTERNAL)
@@ -240,7 +240,7 @@ def test_no_finish_while_a_leaf_of_the_old_authority_lives(cluster: Cluster) -> 
     assert phase(cluster) is Phase.STEADY, "what has expired is no reason to wait"
 
 
-def test_prepare_twice(cluster: Cluster) -> None:
+def test_a_second_prepare_or_one_of_another_authority_is_refused(cluster: Cluster) -> None:
     cluster.rotator.prepare(INTERNAL)
     with pytest.raises(RotationRefused, match="trusted everywhere already"):
         cluster.rotator.prepare(INTERNAL)
@@ -248,7 +248,7 @@ def test_prepare_twice(cluster: Cluster) -> None:
         cluster.rotator.prepare(EDGE)
 
 
-def test_prepare_again_completes_what_was_not_reached(cluster: Cluster) -> None:
+def test_a_repeated_prepare_reaches_the_directories_that_the_first_one_missed(cluster: Cluster) -> None:
     old = read_certificates(cluster.worker / CA_FILE)
     cluster.rotator.prepare(INTERNAL)
     new = cluster.trust.anchors(INTERNAL)
@@ -258,7 +258,7 @@ def test_prepare_again_completes_what_was_not_reached(cluster: Cluster) -> None:
     assert len(cluster.anchors(cluster.worker)) == 2
 
 
-def test_abort_before_and_after_activation(cluster: Cluster) -> None:
+def test_a_rotation_can_be_aborted_before_and_after_activation(cluster: Cluster) -> None:
     old = key_id(cluster.store.certificate(INTERNAL))
     cluster.rotator.prepare(INTERNAL)
     cluster.rotator.abort(INTERNAL)
@@ -328,7 +328,7 @@ def test_new_root_is_not_less_protected_than_the_old(tmp_path: Path) -> None:
     AuthorityStore(home.pki).load(ROOT, secret)
 
 
-def test_both_authorities_have_a_list_while_both_are_trusted(cluster: Cluster) -> None:
+def test_both_authorities_have_a_crl_while_both_are_trusted(cluster: Cluster) -> None:
     store = RevocationStore(cluster.home.pki, CONFIG, clock=lambda: cluster.now)
     cluster.rotator.prepare(INTERNAL)
     path = cluster.worker / CRL_FILE
@@ -353,7 +353,7 @@ def test_both_authorities_have_a_list_while_both_are_trusted(cluster: Cluster) -
     assert path.read_bytes().count(b"BEGIN X509 CRL") == 1
 
 
-def test_whoever_is_certified_meanwhile_gets_bundle_and_lists(cluster: Cluster) -> None:
+def test_an_identity_certified_during_a_rotation_gets_both_anchors_and_both_crls(cluster: Cluster) -> None:
     cluster.rotator.prepare(INTERNAL)
     directory = cluster.home.identity(Role.TASKMANAGER, "tm-2")
     cluster.issuer.issue_to(directory, SpiffeId.process(CONFIG.trust_domain, Role.TASKMANAGER, "tm-2"))
@@ -361,7 +361,7 @@ def test_whoever_is_certified_meanwhile_gets_bundle_and_lists(cluster: Cluster) 
     assert (directory / CRL_FILE).read_bytes().count(b"BEGIN X509 CRL") == 2
 
 
-def test_outsiders_have_a_stable_path(cluster: Cluster) -> None:
+def test_the_published_bundle_stays_at_a_stable_path_throughout_a_rotation(cluster: Cluster) -> None:
     path = bundle_file(cluster.home.pki, EDGE)
     cluster.trust.publish()
     assert cluster.trust.publish() == []
@@ -373,7 +373,7 @@ def test_outsiders_have_a_stable_path(cluster: Cluster) -> None:
     assert x509.load_pem_x509_certificates(path.read_bytes()) == [cluster.store.certificate(EDGE)]
 
 
-def test_identity_of_no_authority_of_this_home_is_told(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_identity_of_no_authority_of_this_home_is_reported_as_lagging(cluster: Cluster, tmp_path: Path) -> None:
     stranger = Cluster(tmp_path / "other")
     target = cluster.home.identity(Role.TASKMANAGER, "stranger")
     stranger.worker.rename(target)
@@ -382,7 +382,7 @@ def test_identity_of_no_authority_of_this_home_is_told(cluster: Cluster, tmp_pat
         cluster.rotator.activate(INTERNAL)
 
 
-def test_damaged_state_stops_everything(cluster: Cluster) -> None:
+def test_a_damaged_rotation_state_is_an_error_for_every_reader(cluster: Cluster) -> None:
     cluster.rotator.prepare(INTERNAL)
     path = rotation_directory(cluster.home.pki) / "state.json"
     for content in ("{", json.dumps({**json.loads(path.read_text()), "more": 1}), "[" * 10000):

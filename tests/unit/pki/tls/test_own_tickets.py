@@ -1,4 +1,7 @@
-"""What OpenSSL is told when a process begins, and what it then does. In processes of their own: it is told once."""
+"""OpenSSL's settings at the start of a process, and their effect.
+
+Each test runs in a process of its own, because OpenSSL reads the settings once.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ RESTART = (
 
 
 def run(program: str, *arguments: str, **settings: str) -> str:
-    """What ``program`` prints."""
+    """Return the output of ``program``."""
     environment = {key: value for key, value in os.environ.items() if key != VARIABLE} | settings
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
@@ -33,9 +36,11 @@ def run(program: str, *arguments: str, **settings: str) -> str:
         pytest.param({VARIABLE: "/dev/null"}, "standard", id="a file of the operator's that says nothing of it"),
     ],
 )
-def test_the_fast_engine_serves_only_where_it_sends_no_tickets(settings: dict[str, str], engine: str) -> None:
+def test_the_native_engine_serves_only_if_openssl_sends_no_session_tickets(
+    settings: dict[str, str], engine: str
+) -> None:
     assert run(LOOK, **settings) == engine
 
 
-def test_a_process_starts_again_with_the_settings_and_its_arguments() -> None:
+def test_a_process_restarts_without_session_tickets_and_with_its_arguments() -> None:
     assert run(RESTART, "a b", "--c") == f"{NO_TICKETS} False ['a b', '--c']"

@@ -1,4 +1,4 @@
-"""Who gives way when strangers take all places."""
+"""Which pending peer is displaced when unauthenticated peers take all places."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def test_a_flood_displaces_itself() -> None:
     assert len(pending) == 4
 
 
-def test_among_equals_the_oldest_goes() -> None:
+def test_the_oldest_pending_peer_is_displaced_when_all_addresses_hold_equally_many() -> None:
     pending: PendingPeers[int] = PendingPeers(3)
     gone = [pending.add(number, f"10.0.0.{number}") for number in range(6)]
     assert gone == [None, None, None, 0, 1, 2]
 
 
-def test_a_place_that_is_left_is_free() -> None:
+def test_the_place_of_a_discarded_peer_can_be_taken_again() -> None:
     pending: PendingPeers[str] = PendingPeers(1)
     assert pending.add("first", "::1") is None
     pending.discard("first")
@@ -34,7 +34,9 @@ def test_a_place_that_is_left_is_free() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4), st.booleans()), max_size=100))
-def test_never_more_than_the_limit_and_never_the_newest(steps: list[tuple[int, int, bool]]) -> None:
+def test_pending_peers_never_exceed_the_limit_and_the_newest_is_never_displaced(
+    steps: list[tuple[int, int, bool]],
+) -> None:
     pending: PendingPeers[tuple[int, int]] = PendingPeers(5)
     model: set[tuple[int, int]] = set()
     for turn, (number, host, leaves) in enumerate(steps):
@@ -63,5 +65,5 @@ def test_never_more_than_the_limit_and_never_the_newest(steps: list[tuple[int, i
         ("somewhere", "somewhere"),
     ],
 )
-def test_whose_an_address_is(host: str, network: str) -> None:
+def test_addresses_are_grouped_by_ipv4_address_or_ipv6_64_network(host: str, network: str) -> None:
     assert network_of(host) == network

@@ -1,4 +1,4 @@
-"""Contexts are made of one generation of an identity: a renewal in the middle of making one leaves none behind."""
+"""A TLS context uses one generation of an identity, even if a renewal happens while it is made."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ROLES = frozenset({Role.JOBMANAGER})
 
 
 class RolesReadDuringARenewal(AbstractSet[Role]):
-    """Roles of a policy; reading them for the first time renews the identity in the middle of making a context.
+    """Roles of a policy; the first iteration renews the identity while a context is being made.
 
-    That is what another thread does to one that has read the identity and has not stored its context yet.
+    Another thread does the same to a thread that has read the identity but not yet stored its context.
     """
 
     def __init__(self, renew: Callable[[], object]) -> None:
@@ -53,7 +53,7 @@ def anchors(context: ssl.SSLContext) -> list[bytes]:
 
 
 @pytest.mark.parametrize("serving", [True, False], ids=["server", "client"])
-def test_context_of_the_former_generation_is_not_kept_for_the_next(tmp_path: Path, *, serving: bool) -> None:
+def test_a_tls_context_of_a_replaced_identity_generation_is_not_cached(tmp_path: Path, *, serving: bool) -> None:
     directory = tmp_path / "tm-1"
     issue(directory, tmp_path / "before")
     identity = TlsIdentity(directory)

@@ -1,4 +1,4 @@
-"""Trust and lists on their way into identity directories: trust is handed on, never exchanged."""
+"""Trust bundles and CRLs written to identity directories: trust must continue, never be swapped."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def pki(tmp_path: Path) -> TestPki:
 
 @pytest.fixture
 def first(pki: TestPki) -> Authority:
-    """Today's internal authority."""
+    """The current internal authority."""
     return AuthorityStore(pki.home.pki).load(AuthorityKind.INTERNAL)
 
 
 @pytest.fixture
 def second() -> Authority:
-    """Its successor."""
+    """The next internal authority."""
     return successor()
 
 
@@ -59,7 +59,9 @@ def a_list(authority: Authority, number: int) -> bytes:
     return sign_crl(authority, (), number=number, now=NOW, lifetime=dt.timedelta(hours=24))
 
 
-def test_the_phases_of_a_rotation_go_in_one_after_the_other(pki: TestPki, first: Authority, second: Authority) -> None:
+def test_the_anchors_of_successive_rotation_phases_are_installed_one_after_the_other(
+    pki: TestPki, first: Authority, second: Authority
+) -> None:
     directory = pki.directory(MASTER)
     for phase in ((first,), (first, second), (second, first), (second,)):
         changed = replace_anchors(directory, bundle(*phase))
@@ -84,7 +86,7 @@ def test_a_bundle_of_another_trust_domain_is_refused(pki: TestPki, first: Author
         replace_anchors(pki.directory(MASTER), bundle(stranger))
 
 
-def test_what_is_no_bundle_is_refused(pki: TestPki, first: Authority) -> None:
+def test_a_malformed_trust_bundle_is_refused(pki: TestPki, first: Authority) -> None:
     leaf = pki.identity(MASTER).material.leaf
     for ca_pem in (b"", b"x", to_pem(leaf), to_pem(first.certificate, leaf), to_pem(first.certificate) * 33):
         with pytest.raises(StoreError):
@@ -94,10 +96,10 @@ def test_what_is_no_bundle_is_refused(pki: TestPki, first: Authority) -> None:
             TrustBundle.parse(to_pem(first.certificate), crl_pem)
 
 
-def test_every_directory_below_the_home_gets_the_trust_of_its_own_side(
+def test_every_identity_directory_of_a_home_gets_the_trust_bundle_of_its_own_authority(
     pki: TestPki, first: Authority, second: Authority
 ) -> None:
-    """Those of drivers and executors too; a list comes beside the anchor that signed it, which comes first."""
+    """Those of drivers and executors too; a CRL comes with the anchor that signed it, which comes first."""
     home = pki.home
     places = {
         home.identity(Role.JOBMANAGER, "jm-1"): MASTER,
@@ -124,7 +126,9 @@ def test_every_directory_below_the_home_gets_the_trust_of_its_own_side(
     assert pusher.push(NOW) == ([], {})
 
 
-def test_a_directory_that_appears_or_falls_back_later_is_brought_up_to_date(pki: TestPki, first: Authority) -> None:
+def test_a_directory_that_is_created_or_reverted_later_gets_the_known_trust_bundle(
+    pki: TestPki, first: Authority
+) -> None:
     pusher = TrustPusher(pki.home)
     pusher.take([bundle(first, lists=a_list(first, 7))])
     assert pusher.push(NOW) == ([], {})
@@ -135,7 +139,7 @@ def test_a_directory_that_appears_or_falls_back_later_is_brought_up_to_date(pki:
     assert pusher.push(NOW) == ([driver], {})
 
 
-def test_one_bad_directory_or_list_keeps_the_news_from_no_other(pki: TestPki, first: Authority) -> None:
+def test_one_bad_directory_or_crl_does_not_keep_updates_from_the_others(pki: TestPki, first: Authority) -> None:
     good, bad = (pki.home.identity(Role.TASKMANAGER, name) for name in ("tm-1", "tm-0"))
     for directory in (good, bad):
         pki.issuer.issue_to(directory, SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, directory.name))
@@ -149,7 +153,7 @@ def test_one_bad_directory_or_list_keeps_the_news_from_no_other(pki: TestPki, fi
     assert bad not in changed
 
 
-def test_an_older_list_replaces_no_newer_one(pki: TestPki, first: Authority) -> None:
+def test_an_older_crl_does_not_replace_a_newer_one(pki: TestPki, first: Authority) -> None:
     directory = pki.home.identity(Role.TASKMANAGER, "tm-1")
     pki.issuer.issue_to(directory, SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1"))
     pusher = TrustPusher(pki.home)

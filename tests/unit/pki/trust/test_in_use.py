@@ -1,4 +1,4 @@
-"""Reports of what processes have in memory: written, read, bounded, and not believed of processes that are gone."""
+"""Reports of what processes have in memory: written, read, bounded, and ignored for dead processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def running(pid: int, started: float | None, _: float) -> bool:
-    """Process 123 runs since ``STARTED``, and nothing else does."""
+    """Return whether a process runs: only process 123 does, since ``STARTED``."""
     return pid == 123 and (started is None or abs(started - STARTED) <= 1)
 
 
@@ -56,7 +56,7 @@ def put(directory: Path, document: object, name: str = "123.json") -> Path:
     return path
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_written_report_is_read_back_until_it_is_removed(tmp_path: Path) -> None:
     report = TrustReport(
         pid=os.getpid(),
         started=psutil.Process().create_time(),
@@ -94,7 +94,7 @@ def test_report_of_another_program_is_read(tmp_path: Path) -> None:
         pytest.param({**DOCUMENT, "pid": 123}, "124.json", id="of another process, and this one is gone"),
     ],
 )
-def test_report_of_a_process_that_is_gone_is_removed(document: object, name: str, tmp_path: Path) -> None:
+def test_the_report_of_an_ended_process_is_removed(document: object, name: str, tmp_path: Path) -> None:
     path = put(tmp_path, document, name)
     assert read_reports(tmp_path, alive=running) == ([], [])
     assert not path.exists()
@@ -117,8 +117,8 @@ def test_report_of_a_process_that_is_gone_is_removed(document: object, name: str
         pytest.param({**DOCUMENT, "identity": "x" * (MAX_REPORT_BYTES + 1)}, id="too large"),
     ],
 )
-def test_report_of_a_running_process_that_says_nothing_is_told(document: object, tmp_path: Path) -> None:
-    """It must count as lagging: whoever cannot be understood may be anywhere."""
+def test_an_unreadable_report_of_a_running_process_is_reported_as_unreadable(document: object, tmp_path: Path) -> None:
+    """It must count as lagging: a process whose report cannot be read may trust anything."""
     path = put(tmp_path, document)
     reports, (bad,) = read_reports(tmp_path, alive=running)
     assert not reports
@@ -127,21 +127,21 @@ def test_report_of_a_running_process_that_says_nothing_is_told(document: object,
     assert path.exists()
 
 
-def test_what_is_no_report_is_left_alone(tmp_path: Path) -> None:
+def test_files_that_are_not_reports_are_left_alone(tmp_path: Path) -> None:
     paths = [put(tmp_path, "x", name) for name in (".123.json.ab.tmp", "0123.json", "note.txt", "a.json")]
     assert read_reports(tmp_path, alive=running) == ([], [])
     assert all(path.exists() for path in paths)
     assert read_reports(tmp_path / "nowhere") == ([], [])
 
 
-def test_more_reports_than_are_believable(tmp_path: Path) -> None:
+def test_too_many_reports_in_one_directory_are_an_error(tmp_path: Path) -> None:
     for number in range(1, MAX_REPORTS + 2):
         put(tmp_path, "x", f"{number}.json")
     with pytest.raises(StoreError, match="more than"):
         read_reports(tmp_path, alive=running)
 
 
-def test_liveness_is_pid_and_start() -> None:
+def test_a_process_counts_as_running_by_its_pid_and_start_time() -> None:
     started = psutil.Process().create_time()
     assert is_running(os.getpid(), started)
     assert is_running(os.getpid())
@@ -152,7 +152,7 @@ def test_liveness_is_pid_and_start() -> None:
     assert not is_running(child.pid)
 
 
-def test_what_a_job_puts_in_the_place_of_a_report_is_not_waited_for_nor_followed(tmp_path: Path) -> None:
+def test_fifos_and_links_in_the_place_of_reports_are_not_read_or_followed(tmp_path: Path) -> None:
     document = put(tmp_path, DOCUMENT, "other")
     directory = tmp_path / "job"
     (directory / DIRECTORY).mkdir(parents=True)
@@ -181,14 +181,14 @@ IN_A_BOX = {**DOCUMENT, "pid": 2, "started": 5.0, "identity": "spiffe://sluice.l
 
 @pytest.fixture
 def boxed(tmp_path: Path) -> Path:
-    """The directory for the reports of this process, as if it was in a sandbox; its identity is in ``identity``."""
+    """The report directory of this process as if sandboxed; its identity is in ``identity``."""
     reports = tmp_path / "reports"
     reports.mkdir()
     place_reports(tmp_path / "identity", os.getpid(), str(IN_A_BOX["identity"]), reports)
     return reports
 
 
-def test_report_from_a_sandbox_has_the_pid_outside(boxed: Path) -> None:
+def test_a_report_from_a_sandbox_is_read_with_the_pid_outside_the_sandbox(boxed: Path) -> None:
     identity = boxed.with_name("identity")
     assert read_reports(identity) == ([], []), "it has not told yet"
     (boxed / PLACED_REPORT).write_text(json.dumps(IN_A_BOX))
@@ -209,14 +209,16 @@ def test_report_from_a_sandbox_has_the_pid_outside(boxed: Path) -> None:
         pytest.param(Path.mkdir, id="directory"),
     ],
 )
-def test_report_from_a_sandbox_that_says_nothing_is_told(boxed: Path, put: Callable[[Path], object]) -> None:
+def test_an_unreadable_report_from_a_running_sandbox_is_reported_as_unreadable(
+    boxed: Path, put: Callable[[Path], object]
+) -> None:
     put(boxed / PLACED_REPORT)
     reports, (bad,) = read_reports(boxed.with_name("identity"))
     assert reports == []
     assert bad.pid == os.getpid()
 
 
-def test_place_of_reports_goes_with_its_process(boxed: Path) -> None:
+def test_the_report_place_of_a_sandbox_is_removed_when_its_process_has_ended(boxed: Path) -> None:
     (boxed / PLACED_REPORT).write_text(json.dumps(IN_A_BOX))
     identity = boxed.with_name("identity")
     assert read_reports(identity, alive=lambda *_: False) == ([], [])

@@ -1,4 +1,4 @@
-"""Our authority in the trust stores of a machine: added once, removed again, and nothing else is touched."""
+"""Our authority in a machine's trust stores: added once, removed again, nothing else touched."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LAYOUTS = [
 
 
 class Tools:
-    """Stand-ins for the tools of trust stores: what they were asked, and an NSS database as a dictionary."""
+    """Fakes the tools of trust stores: records the commands and keeps NSS databases as dictionaries."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -49,11 +49,11 @@ class Tools:
         self.fails = False
 
     def which(self, name: str) -> str | None:
-        """Where it is."""
+        """Return the path of a tool, or None if it is not installed."""
         return f"/tools/{name}" if name in self.names else None
 
     def run(self, command: Sequence[str], environ: Mapping[str, str]) -> str:
-        """Do what the tool does."""
+        """Do what the tool would do."""
         assert not environ
         self.ran.append(tuple(command))
         if self.fails:
@@ -82,7 +82,9 @@ def machine(tmp_path: Path, tools: Tools, environ: Mapping[str, str] | None = No
 
 
 @pytest.mark.parametrize(("directory", "tool", "suffix"), LAYOUTS)
-def test_system_store(directory: str, tool: str, suffix: str, authority: x509.Certificate, tmp_path: Path) -> None:
+def test_an_authority_is_installed_in_and_removed_from_the_system_store(
+    directory: str, tool: str, suffix: str, authority: x509.Certificate, tmp_path: Path
+) -> None:
     place = tmp_path / "root" / directory
     place.mkdir(parents=True)
     (place / f"company{suffix}").write_text("somebody else's")
@@ -107,7 +109,9 @@ def test_system_store(directory: str, tool: str, suffix: str, authority: x509.Ce
     assert len(tools.ran) == 2
 
 
-def test_databases_of_browsers(authority: x509.Certificate, tmp_path: Path) -> None:
+def test_an_authority_is_installed_in_and_removed_from_browser_databases(
+    authority: x509.Certificate, tmp_path: Path
+) -> None:
     for place in (".pki/nssdb", ".mozilla/firefox/abc.default", "snap/firefox/common/.mozilla/firefox/x"):
         (tmp_path / "user" / place).mkdir(parents=True)
         (tmp_path / "user" / place / "cert9.db").touch()
@@ -125,7 +129,9 @@ def test_databases_of_browsers(authority: x509.Certificate, tmp_path: Path) -> N
     assert [set(database) for database in tools.databases.values()] == [{"Some Authority"}] * 3
 
 
-def test_javas_store_by_its_own_keytool(authority: x509.Certificate, tmp_path: Path) -> None:
+def test_an_authority_is_installed_in_and_removed_from_the_java_store_by_keytool(
+    authority: x509.Certificate, tmp_path: Path
+) -> None:
     keytool = shutil.which("keytool")
     assert keytool is not None
     real = Path(keytool).resolve().parent.parent
@@ -145,7 +151,7 @@ def test_javas_store_by_its_own_keytool(authority: x509.Certificate, tmp_path: P
     assert installed(place, here) == []
 
 
-def test_failing_tool_is_told_with_its_words() -> None:
+def test_a_tool_that_fails_or_cannot_be_run_is_reported_with_the_reason() -> None:
     with pytest.raises(TrustToolError, match=r"sh ended with 3: no \("):
         this_machine().run(["/bin/sh", "-c", "echo why; echo no >&2; exit 3"], {})
     with pytest.raises(TrustToolError, match="could not be run"):
@@ -154,7 +160,7 @@ def test_failing_tool_is_told_with_its_words() -> None:
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
-    """A Debian machine of the test's own, in place of the real one."""
+    """The tools of a fake Debian machine that replaces the real one."""
     (tmp_path / "root" / DEBIAN).mkdir(parents=True)
     tools = Tools("update-ca-certificates")
     monkeypatch.setattr(sluice.cli.pki.trust, "this_machine", lambda: machine(tmp_path, tools))
@@ -165,7 +171,7 @@ def names_in(tmp_path: Path) -> list[str]:
     return sorted(path.stem for path in (tmp_path / "root" / DEBIAN).iterdir())
 
 
-def test_command_shows_before_it_changes(
+def test_trust_install_changes_nothing_on_a_dry_run_and_is_undone_by_uninstall(
     sluice_pki: Command,  # noqa: F811
     tools: Tools,
     tmp_path: Path,
@@ -186,7 +192,7 @@ def test_command_shows_before_it_changes(
     assert "nothing of ours" in sluice_pki("trust", "show").out
 
 
-def test_old_generations_go_and_present_ones_stay(
+def test_uninstalling_old_generations_keeps_the_current_one(
     sluice_pki: Command,  # noqa: F811
     tools: Tools,
     tmp_path: Path,
@@ -202,10 +208,9 @@ def test_old_generations_go_and_present_ones_stay(
     assert tools.ran
 
 
-def test_what_cannot_be_done_is_said(
+def test_the_trust_command_reports_what_it_could_not_do(
     sluice_pki: Command,  # noqa: F811
     tools: Tools,
-    tmp_path: Path,
 ) -> None:
     assert sluice_pki("trust", "install", "--authority", "internal").code == 2
     assert sluice_pki("trust", "install").code == 1, "there is no authority"
@@ -217,10 +222,9 @@ def test_what_cannot_be_done_is_said(
     assert "not done: run /tools/update-ca-certificates" in failed.err
     nowhere = sluice_pki("trust", "show", "--store", "java")
     assert (nowhere.code, "no trust store was found" in nowhere.err) == (1, True)
-    assert tmp_path.exists()
 
 
-def test_confined_authority_is_installed_without_a_warning(
+def test_an_authority_with_name_constraints_is_installed_without_a_warning(
     sluice_pki: Command,  # noqa: F811
     tools: Tools,
     tmp_path: Path,
@@ -233,5 +237,5 @@ def test_confined_authority_is_installed_without_a_warning(
     assert len(tools.ran) == 1
 
 
-def test_place_is_told_as_what_it_is() -> None:
+def test_a_trust_place_is_formatted_with_its_kind_and_path() -> None:
     assert str(TrustPlace(StoreKind.JAVA, Path("/x/cacerts"), ("keytool",))) == "java /x/cacerts"

@@ -68,7 +68,7 @@ def test_our_own_request_is_certified(algorithm: str, issuer: LocalIssuer) -> No
 
 
 @pytest.mark.parametrize("subject", [x509.Name([]), NAMES.subject()], ids=["empty", "as-issued"])
-def test_acceptable_subjects(subject: x509.Name) -> None:
+def test_a_request_with_an_acceptable_subject_passes_the_check(subject: x509.Name) -> None:
     assert describe_key(check_csr(pem(builder(subject=subject)), NAMES)) == "ecdsa-p256"
 
 
@@ -117,7 +117,7 @@ def test_acceptable_subjects(subject: x509.Name) -> None:
         ),
     ],
 )
-def test_request_for_anything_else_is_refused(made: Builder, reason: str) -> None:
+def test_a_request_with_other_names_subject_extensions_or_attributes_is_refused(made: Builder, reason: str) -> None:
     with pytest.raises(CertificateRejected, match=reason):
         check_csr(pem(made), NAMES)
 
@@ -144,7 +144,7 @@ def test_weak_and_unusual_keys_are_refused(
 
 
 def test_request_without_proof_of_possession_is_refused() -> None:
-    """The key in the request is somebody else's: the signature does not fit it."""
+    """The key in the request belongs to somebody else: the signature does not fit it."""
     der = bytearray(builder().sign(KEY, hashes.SHA256()).public_bytes(Encoding.DER))
     der[-1] ^= 1
     forged = x509.load_der_x509_csr(bytes(der)).public_bytes(Encoding.PEM)
@@ -152,7 +152,7 @@ def test_request_without_proof_of_possession_is_refused() -> None:
         check_csr(forged, NAMES)
 
 
-def test_ed25519_is_refused_where_envoy_would_not_take_it(issuer: LocalIssuer) -> None:
+def test_an_ed25519_key_is_refused_for_an_edge_user_because_envoy_rejects_it(issuer: LocalIssuer) -> None:
     user = SpiffeId.process(DOMAIN, Role.USER, "ada")
     _, csr_pem = new_csr(user, algorithm="ed25519")
     with pytest.raises(CertificateRejected, match="Envoy"):
@@ -160,7 +160,7 @@ def test_ed25519_is_refused_where_envoy_would_not_take_it(issuer: LocalIssuer) -
     assert isinstance(check_csr(csr_pem, Names(user)), ed25519.Ed25519PublicKey)
 
 
-def test_request_for_one_identity_does_not_get_another(issuer: LocalIssuer) -> None:
+def test_a_request_for_one_identity_is_not_certified_as_another(issuer: LocalIssuer) -> None:
     _, csr_pem = new_csr(SPIFFE_ID)
     with pytest.raises(CertificateRejected, match="asks for"):
         issuer.sign_csr(csr_pem, SpiffeId.process(DOMAIN, Role.JOBMANAGER, "jm-1"))
@@ -177,7 +177,7 @@ def test_request_for_one_identity_does_not_get_another(issuer: LocalIssuer) -> N
         pytest.param(b"A" * (MAX_CSR_BYTES + 1), id="too-large"),
     ],
 )
-def test_what_is_no_request(data: bytes) -> None:
+def test_a_malformed_request_is_refused(data: bytes) -> None:
     with pytest.raises(CertificateRejected):
         check_csr(data, NAMES)
 
@@ -235,7 +235,9 @@ def test_only_the_exact_set_of_names_passes(asked: list[x509.GeneralName]) -> No
         ),
     ],
 )
-def test_unreadable_request_is_described_in_our_words(change: Callable[[bytes], bytes], says: str) -> None:
+def test_an_unreadable_request_is_described_without_the_wording_of_the_library(
+    change: Callable[[bytes], bytes], says: str
+) -> None:
     with pytest.raises(CertificateRejected, match=says) as refused:
         check_csr(change(pem(builder())), NAMES)
     assert "cryptography" not in str(refused.value)

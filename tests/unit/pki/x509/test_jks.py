@@ -1,4 +1,7 @@
-"""JKS stores from outside: a wrong password, damage and nonsense are errors of one kind (Java: test_keystores.py)."""
+"""Foreign JKS stores: a wrong password, damage and nonsense raise one kind of error.
+
+The tests with Java are in test_keystores.py.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +30,18 @@ STORE = jks_key_store(ROOT.key, ROOT.certificate, [ROOT.certificate], PASSWORD, 
 
 
 def sealed(content: bytes) -> bytes:
-    """As somebody who knows the password would seal it."""
+    """Return ``content`` with the digest that someone who knows the password would add."""
     text = PASSWORD.decode().encode("utf-16-be") + b"Mighty Aphrodite" + content
     return content + hashlib.sha1(text, usedforsecurity=False).digest()
 
 
-def test_what_was_written_is_read() -> None:
+def test_written_jks_stores_are_read_back() -> None:
     assert read_jks(STORE, PASSWORD) == (True, [ROOT.certificate] * 2)
     assert read_jks(jks_trust_store([ROOT.certificate], PASSWORD), PASSWORD) == (False, [ROOT.certificate])
     assert sealed(STORE[:-20]) == STORE
 
 
-def test_the_key_is_not_in_it_in_the_clear() -> None:
+def test_the_private_key_is_not_stored_in_the_clear() -> None:
     assert isinstance(ROOT.key, ec.EllipticCurvePrivateKey)
     assert ROOT.key.private_numbers().private_value.to_bytes(32, "big") not in STORE
 
@@ -55,18 +58,18 @@ def test_the_key_is_not_in_it_in_the_clear() -> None:
         pytest.param(sealed(struct.pack(">III", MAGIC, VERSION, 2**32 - 1)), id="endless"),
     ],
 )
-def test_damage_is_noticed(data: bytes) -> None:
+def test_a_damaged_jks_store_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="JKS store"):
         read_jks(data, PASSWORD)
 
 
-def test_wrong_password() -> None:
+def test_a_wrong_password_is_refused() -> None:
     with pytest.raises(ValueError, match="this password opens"):
         read_jks(STORE, b"another")
 
 
 @given(st.binary(max_size=200))
-def test_anything_sealed_is_read_or_damaged(content: bytes) -> None:
+def test_arbitrary_sealed_content_is_read_or_raises_a_damage_error(content: bytes) -> None:
     try:
         read_jks(sealed(struct.pack(">III", MAGIC, VERSION, 1) + content), PASSWORD)
     except DAMAGED:

@@ -1,4 +1,4 @@
-"""Parsing certificates from outside: an exception of the known kinds, never a warning."""
+"""Parsing foreign certificates: failures raise known exceptions and never a warning."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ SERIAL = DER.index(b"\xa0\x03\x02\x01\x02\x02") + 5
 
 
 def with_serial(number: bytes) -> bytes:
-    """The certificate with this serial number of the same length."""
+    """Return the certificate with this serial number, padded to the same length."""
     size = DER[SERIAL + 1]
     return DER[: SERIAL + 2] + number.rjust(size, number[:1]) + DER[SERIAL + 2 + size :]
 
 
-def test_der_and_pem() -> None:
+def test_a_certificate_is_loaded_from_der_and_pem() -> None:
     assert load_certificate(DER) == CERTIFICATE
     assert load_certificate_block(CERTIFICATE.public_bytes(Encoding.PEM).strip()) == CERTIFICATE
 
 
 @pytest.mark.parametrize("number", [b"\x00", b"\xff", b"\x80"], ids=["zero", "minus-one", "negative"])
-def test_serial_number_that_is_not_positive(number: bytes) -> None:
+def test_a_certificate_whose_serial_number_is_not_positive_is_refused(number: bytes) -> None:
     bad = with_serial(number)
     with pytest.raises(ValueError, match="not positive"):
         load_certificate(bad)
@@ -58,15 +58,15 @@ def test_serial_number_that_is_not_positive(number: bytes) -> None:
         DER[:-1],
     ],
 )
-def test_what_is_no_certificate(der: bytes) -> None:
+def test_malformed_certificate_bytes_raise_a_damage_error(der: bytes) -> None:
     with pytest.raises(DAMAGED):
         load_certificate(der)
 
 
 @settings(max_examples=300)
 @given(position=st.integers(0, len(DER)), noise=st.binary(min_size=1, max_size=6))
-def test_noise(position: int, noise: bytes) -> None:
-    """What loads has a positive serial number; the rest is of the known kinds."""
+def test_a_certificate_with_noise_in_it_is_loaded_or_raises_a_damage_error(position: int, noise: bytes) -> None:
+    """What loads has a positive serial number; all other bytes raise errors of the known kinds."""
     der = DER[:position] + noise + DER[position + len(noise) :]
     try:
         certificate = load_certificate(der)

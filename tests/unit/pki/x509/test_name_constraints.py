@@ -1,4 +1,4 @@
-"""Name constraints: what authorities may certify, held by us, and by OpenSSL where the authority is the anchor."""
+"""Name constraints on authorities, enforced by us, and by OpenSSL where the authority is the anchor."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def ip(value: str) -> x509.GeneralName:
 def forged(
     authority: Authority, *names: x509.GeneralName, subject: x509.Name | None = None
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """A leaf with whatever names, as somebody signs who has the authority's key and asks nobody."""
+    """Sign a leaf with any names, as someone with the authority's key could, bypassing all checks."""
     key = ec.generate_private_key(ec.SECP256R1())
     assert isinstance(authority.key, ec.EllipticCurvePrivateKey)
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
@@ -103,9 +103,9 @@ def forged(
 def openssl_says(
     directory: Path, authority: Authority, leaf: x509.Certificate, key: ec.EllipticCurvePrivateKey, *, anchor: bool
 ) -> str:
-    """Its reason not to accept in a handshake in memory, empty when it does.
+    """Return why OpenSSL rejects the leaf in an in-memory handshake; empty if it accepts.
 
-    The client's anchor is the authority itself (``anchor``), else the root.
+    The client's anchor is the authority itself if ``anchor`` is set, otherwise the root.
     """
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (directory / "pair.pem").write_bytes(pem + to_pem(leaf, authority.certificate))
@@ -130,7 +130,7 @@ def openssl_says(
 
 
 def we_say(authority: Authority, leaf: x509.Certificate, *, anchor: bool) -> str:
-    """Our own verification's reason, empty when it accepts."""
+    """Return why our own verification rejects the leaf; empty if it accepts."""
     anchors = [authority.certificate if anchor else ROOT.certificate]
     try:
         verify_chain(leaf, [authority.certificate], anchors, now=NOW)
@@ -192,8 +192,8 @@ def test_an_identity_of_another_trust_domain_is_refused_by_openssl_and_by_us(
 
 
 @pytest.mark.parametrize("identity", FOREIGN)
-def test_cryptographys_verifier_does_not_accept_it_either(identity: str) -> None:
-    """It knows no URI constraints yet and refuses every chain with them; see ADR 19."""
+def test_the_cryptography_verifier_refuses_an_identity_of_another_trust_domain_too(identity: str) -> None:
+    """The verifier knows no URI constraints yet and refuses every chain with them; see ADR 19."""
     leaf, _ = forged(BY_OPEN, uri(identity))
     verifier = (
         PolicyBuilder()
@@ -205,7 +205,7 @@ def test_cryptographys_verifier_does_not_accept_it_either(identity: str) -> None
         verifier.verify(leaf, [])
 
 
-def test_a_mail_address_in_the_subject_counts() -> None:
+def test_an_email_address_in_the_subject_is_held_to_the_name_constraints() -> None:
     subject = x509.Name([x509.NameAttribute(x509.NameOID.EMAIL_ADDRESS, "ada@example.org")])
     leaf, _ = forged(BY_OPEN, GOOD, subject=subject)
     assert "that its authority may certify" in we_say(BY_OPEN, leaf, anchor=True)
@@ -214,7 +214,9 @@ def test_a_mail_address_in_the_subject_counts() -> None:
 @pytest.mark.parametrize(
     ("names", "what"), [((("evil.test",), ()), "DNS evil.test"), (((), ("192.0.2.1",)), "IP 192.0.2.1")]
 )
-def test_a_leaf_that_nobody_would_accept_is_not_signed(names: tuple[Sequence[str], Sequence[str]], what: str) -> None:
+def test_a_leaf_with_names_outside_the_constraints_of_its_authority_is_not_signed(
+    names: tuple[Sequence[str], Sequence[str]], what: str
+) -> None:
     with pytest.raises(CertificateRejected, match=what) as caught:
         sign_leaf(
             BY_LISTED,
@@ -228,7 +230,7 @@ def test_a_leaf_that_nobody_would_accept_is_not_signed(names: tuple[Sequence[str
 
 
 @pytest.mark.parametrize("kind", [AuthorityKind.INTERNAL, AuthorityKind.EDGE])
-def test_an_authority_signed_elsewhere_is_constrained_by_the_roots_machine(kind: AuthorityKind) -> None:
+def test_an_authority_signed_elsewhere_gets_the_constraints_configured_at_the_root(kind: AuthorityKind) -> None:
     key, csr = request_authority(kind, OPEN)
     chain = x509.load_pem_x509_certificates(sign_authority(csr, kind, ROOT, LISTED, NOW))
     authority, _ = check_signed(kind, key, chain, OPEN, NOW)
@@ -263,7 +265,7 @@ def test_an_authority_that_may_not_certify_its_own_trust_domain_is_not_imported(
         check_signed(INTERNAL, wrong.key, [wrong.certificate, ROOT.certificate], OPEN, NOW)
 
 
-def test_an_authority_from_before_there_were_constraints_works_as_before(tmp_path: Path) -> None:
+def test_an_authority_without_name_constraints_is_still_accepted_and_certifies(tmp_path: Path) -> None:
     old = resigned(BY_OPEN, None)
     authority, root = check_signed(INTERNAL, old.key, [old.certificate, ROOT.certificate], OPEN, NOW)
     store = AuthorityStore(tmp_path)
@@ -274,7 +276,7 @@ def test_an_authority_from_before_there_were_constraints_works_as_before(tmp_pat
     assert summarize_certificate(chain[0], NOW).name_constraints == ()
 
 
-def test_inspect_shows_them() -> None:
+def test_a_certificate_summary_shows_the_name_constraints() -> None:
     assert summarize_certificate(BY_LISTED.certificate, NOW).name_constraints == (
         "only URI sluice.local",
         "only email invalid",
@@ -286,19 +288,19 @@ def test_inspect_shows_them() -> None:
 
 
 @pytest.mark.parametrize("trust_domain", ["under_score.example", "10.0.0.1", "a..b"])
-def test_a_trust_domain_that_is_no_host_name_is_not_constrained_by_uri(trust_domain: str) -> None:
-    """It could not be expressed so that all verifiers read it; our own check of the trust domain remains."""
+def test_no_uri_constraint_is_made_for_a_trust_domain_that_is_not_a_host_name(trust_domain: str) -> None:
+    """Not every verifier would read the constraint alike; our own check of the trust domain remains."""
     found = constraints_for(INTERNAL, PkiConfig(trust_domain=trust_domain)).permitted_subtrees
     assert found == [x509.RFC822Name("invalid")]
 
 
 @pytest.mark.parametrize("entry", ["", "*.example.org", "exa mple", "10.0.0.1/8", "-a", "10.0.0", "a" * 300])
-def test_what_is_neither_a_domain_nor_a_network_is_refused_with_its_key(entry: str) -> None:
+def test_an_invalid_entry_of_edge_names_is_refused_with_its_configuration_key(entry: str) -> None:
     with pytest.raises(CertificateRejected, match=r"pki\.edge_names"):
         create_intermediate(AuthorityKind.EDGE, ROOT, PkiConfig(edge_names=(entry,)), NOW)
 
 
-def test_there_are_not_more_than_can_be_processed() -> None:
+def test_too_many_name_constraints_are_refused() -> None:
     with pytest.raises(CertificateRejected, match="lists"):
         constraints_for(INTERNAL, PkiConfig(internal_names=("a",) * MAX_SUBTREES))
     crowd = x509.NameConstraints([dns(f"a{number}") for number in range(MAX_SUBTREES + 1)], None)
@@ -322,7 +324,9 @@ SEMANTICS = [
 
 
 @pytest.mark.parametrize(("base", "name", "inside"), SEMANTICS)
-def test_meaning(base: x509.GeneralName, name: x509.GeneralName, inside: bool) -> None:
+def test_a_name_is_permitted_or_excluded_by_the_semantics_of_its_type(
+    base: x509.GeneralName, name: x509.GeneralName, inside: bool
+) -> None:
     permitted = x509.NameConstraints([base], None)
     if inside:
         check_names(permitted, [name])
@@ -333,7 +337,7 @@ def test_meaning(base: x509.GeneralName, name: x509.GeneralName, inside: bool) -
             check_names(permitted, [name])
 
 
-def test_subjects_are_held_to_directory_names() -> None:
+def test_a_subject_must_begin_with_the_permitted_directory_name() -> None:
     organization = x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "us")
     common = x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")
     constraints = x509.NameConstraints([x509.DirectoryName(x509.Name([organization]))], None)
@@ -359,7 +363,7 @@ def test_a_name_is_within_a_domain_exactly_when_its_last_labels_are_the_domain(h
         assert inside
 
 
-def test_both_kinds_get_them_and_the_root_does_not() -> None:
+def test_internal_and_edge_authorities_get_name_constraints_and_the_root_does_not() -> None:
     for kind in (AuthorityKind.INTERNAL, AuthorityKind.EDGE):
         assert constraints_of(create_intermediate(kind, ROOT, OPEN, NOW).certificate) == constraints_for(kind, OPEN)
     assert constraints_of(ROOT.certificate) is None

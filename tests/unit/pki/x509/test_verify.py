@@ -1,4 +1,4 @@
-"""Verifying a chain: every hostile identity has its reason, and paths are built by signature and not by order."""
+"""Chain verification: each hostile identity has its reason; paths follow signatures, not file order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def verify(directory: Path, *, at: dt.datetime | None = None, purpose: Purpose |
     return verify_chain(leaf, chain, anchors, now=at or now(), purpose=purpose)
 
 
-def test_good_identity(good: Path) -> None:
+def test_a_good_identity_verifies(good: Path) -> None:
     verified = verify(good)
     assert verified.spiffe_id == TASKMANAGER
     assert len(verified.path) == 2
@@ -70,19 +70,19 @@ REASONS = {
 
 
 @pytest.mark.parametrize(("case", "reason"), REASONS.items())
-def test_why_not(case: Hostile, reason: str, pki: TestPki) -> None:
+def test_each_hostile_identity_is_refused_with_its_reason(case: Hostile, reason: str, pki: TestPki) -> None:
     with pytest.raises(PkiError, match=reason):
         verify(pki.hostile(case, pretending=TASKMANAGER).directory)
 
 
-def test_the_leaf_is_judged_at_the_instant_asked_for(good: Path) -> None:
+def test_a_leaf_is_verified_at_the_given_time(good: Path) -> None:
     with pytest.raises(PkiError, match="expired"):
         verify(good, at=now() + dt.timedelta(days=2))
     with pytest.raises(PkiError, match="not valid before"):
         verify(good, at=now() - dt.timedelta(days=2))
 
 
-def test_an_authority_that_expired_takes_its_leaves_along(pki: TestPki, good: Path) -> None:
+def test_a_leaf_is_refused_once_its_authority_has_expired(pki: TestPki, good: Path) -> None:
     leaf, *chain = read_certificates(good / "chain.pem")
     root = AuthorityStore(pki.home.pki).certificate(AuthorityKind.ROOT)
     later = chain[0].not_valid_after_utc + dt.timedelta(days=1)
@@ -99,7 +99,7 @@ def test_path_to_the_root_is_found_whatever_the_order(pki: TestPki, good: Path) 
     assert len(verified.path) == 3
 
 
-def test_expected_identity(good: Path) -> None:
+def test_a_chain_is_refused_if_its_identity_is_not_the_expected_one(good: Path) -> None:
     leaf, *chain = read_certificates(good / "chain.pem")
     anchors = read_certificates(good / "ca.pem")
     assert verify_chain(leaf, chain, anchors, now=now(), expected=TASKMANAGER).spiffe_id == TASKMANAGER
@@ -107,14 +107,14 @@ def test_expected_identity(good: Path) -> None:
         verify_chain(leaf, chain, anchors, now=now(), expected=replace(TASKMANAGER, name="tm-2"))
 
 
-def test_gateway_certificate_serves_and_does_not_dial(pki: TestPki) -> None:
+def test_a_public_gateway_certificate_is_refused_for_clients(pki: TestPki) -> None:
     directory = pki.edge_server()
     assert verify(directory, purpose=Purpose.SERVER).spiffe_id.role is Role.GATEWAY
     with pytest.raises(PkiError, match="not meant for a client"):
         verify(directory, purpose=Purpose.CLIENT)
 
 
-def test_crafted_crowd_of_certificates_costs_nothing(good: Path) -> None:
+def test_a_chain_with_too_many_certificates_is_refused(good: Path) -> None:
     leaf, internal = read_certificates(good / "chain.pem")
     with pytest.raises(PkiError, match="more than"):
         verify_chain(leaf, [internal] * MAX_CANDIDATES, [internal], now=now())
@@ -123,7 +123,9 @@ def test_crafted_crowd_of_certificates_costs_nothing(good: Path) -> None:
 @pytest.mark.parametrize(
     ("weak", "reason"), [(False, r"unknown critical extension 1\.2\.3\.4"), (True, "RSA key of 2048 bits")]
 )
-def test_what_is_weak_or_not_understood_is_refused(weak: bool, reason: str, pki: TestPki) -> None:
+def test_a_leaf_with_a_weak_key_or_an_unknown_critical_extension_is_refused(
+    weak: bool, reason: str, pki: TestPki
+) -> None:
     internal = AuthorityStore(pki.home.pki).load(AuthorityKind.INTERNAL)
     key = rsa.generate_private_key(65537, 2048) if weak else ec.generate_private_key(ec.SECP256R1())
     builder = (
@@ -144,7 +146,7 @@ def test_what_is_weak_or_not_understood_is_refused(weak: bool, reason: str, pki:
         verify_chain(leaf, [], [internal.certificate], now=now())
 
 
-def test_peer_of_a_good_handshake(good: Path) -> None:
+def test_a_peer_with_a_good_certificate_is_identified(good: Path) -> None:
     der = read_identity(good)[0].leaf.public_bytes(Encoding.DER)
     assert check_peer(der, POLICY, Purpose.CLIENT) == TASKMANAGER
 
@@ -152,13 +154,13 @@ def test_peer_of_a_good_handshake(good: Path) -> None:
 @pytest.mark.parametrize(
     "der", [None, b"", b"\x30\x00", b"x" * (MAX_PEER_CERTIFICATE_BYTES + 1)], ids=["none", "empty", "garbage", "large"]
 )
-def test_peer_without_a_readable_certificate(der: bytes | None) -> None:
+def test_a_peer_without_a_readable_certificate_is_refused(der: bytes | None) -> None:
     with pytest.raises(PeerRefused):
         check_peer(der, POLICY, Purpose.CLIENT)
 
 
 @pytest.mark.parametrize("serial", [0x00, 0xFF], ids=["zero", "negative"])
-def test_peer_with_a_serial_number_that_no_list_can_name(serial: int) -> None:
+def test_a_peer_whose_serial_number_no_crl_can_name_is_refused(serial: int) -> None:
     der = bytearray(_LEAF)
     der[_LEAF.index(b"\x02\x01\x01") + 2] = serial
     with pytest.raises(PeerRefused, match="serial number is not positive"):
@@ -167,8 +169,8 @@ def test_peer_with_a_serial_number_that_no_list_can_name(serial: int) -> None:
 
 @settings(max_examples=300)
 @given(position=st.integers(0, 600), noise=st.binary(min_size=1, max_size=4))
-def test_damaged_peer_certificate_is_refused_or_unchanged_in_meaning(position: int, noise: bytes) -> None:
-    """Whatever bytes arrive: a refusal, or the identity they spell; never another exception."""
+def test_a_damaged_peer_certificate_is_refused_or_yields_the_identity_it_spells(position: int, noise: bytes) -> None:
+    """Any bytes lead to a refusal or to the identity they spell; never to another exception."""
     der = bytearray(_LEAF)
     der[position : position + len(noise)] = noise
     try:

@@ -1,4 +1,4 @@
-"""The blob store: content-addressed, verified, bounded, and nothing left behind by what failed."""
+"""The blob store: content-addressed, verified, bounded, and without leftovers of failed writes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def put(store: BlobStore, content: bytes, *, job: str = JOB, name: str = "pipeli
         return writer.commit().sha256
 
 
-def test_a_blob_is_found_under_its_digest_and_private(store: BlobStore) -> None:
+def test_a_blob_is_stored_under_its_digest_in_a_private_file(store: BlobStore) -> None:
     with store.writer(JOB, "pipeline.py") as writer:
         writer.write(b"print(")
         writer.write(b"1)")
@@ -68,7 +68,7 @@ def test_a_blob_of_another_job_is_not_found(store: BlobStore) -> None:
         store.path(OTHER, digest)
 
 
-def test_content_that_is_not_what_was_announced_is_not_stored(store: BlobStore, tmp_path: Path) -> None:
+def test_content_that_does_not_match_the_announced_digest_is_not_stored(store: BlobStore, tmp_path: Path) -> None:
     with store.writer(JOB, "x") as writer:
         writer.write(b"something")
         with pytest.raises(BlobCorrupt):
@@ -115,7 +115,7 @@ def test_a_file_name_that_is_too_long_is_refused(store: BlobStore) -> None:
 
 
 @pytest.mark.parametrize("job", ["", "..", "../" + "a" * 29, "A" * 32, "a" * 31, "a" * 33, "g" * 32])
-def test_a_job_id_that_is_none_never_becomes_a_path(store: BlobStore, job: str) -> None:
+def test_a_malformed_job_id_never_becomes_a_path(store: BlobStore, job: str) -> None:
     digest = "0" * 64
     for call in (lambda: store.writer(job, "x"), lambda: store.path(job, digest), lambda: store.remove_job(job)):
         with pytest.raises(InvalidBlobName):
@@ -123,7 +123,7 @@ def test_a_job_id_that_is_none_never_becomes_a_path(store: BlobStore, job: str) 
 
 
 @pytest.mark.parametrize("digest", ["", "..", "0" * 63, "0" * 65, "G" * 64, "../../" + "0" * 58])
-def test_a_digest_that_is_none_never_becomes_a_path(store: BlobStore, digest: str) -> None:
+def test_a_malformed_digest_never_becomes_a_path(store: BlobStore, digest: str) -> None:
     with pytest.raises(InvalidBlobName):
         store.path(JOB, digest)
 
@@ -138,7 +138,7 @@ def test_removing_a_job_removes_its_blobs_only(store: BlobStore) -> None:
     assert store.jobs() == {OTHER}
 
 
-def test_what_a_crash_left_half_written_is_gone_when_the_store_is_opened(store: BlobStore, tmp_path: Path) -> None:
+def test_a_half_written_blob_of_a_crash_is_removed_when_the_store_is_opened(store: BlobStore, tmp_path: Path) -> None:
     digest = put(store, b"complete")
     half = tmp_path / "blobs" / JOB / "abc.part"
     half.write_bytes(b"half")
@@ -148,7 +148,7 @@ def test_what_a_crash_left_half_written_is_gone_when_the_store_is_opened(store: 
 
 
 def identity(role: Role, job: str = "") -> SpiffeId:
-    """An identity in ``role``."""
+    """Return an identity with this role."""
     if role is Role.DRIVER:
         return SpiffeId.driver("td", job)
     if role is Role.EXECUTOR:
@@ -178,7 +178,7 @@ def test_only_the_driver_of_a_job_reads_its_blobs(peer: SpiffeId, may_read: bool
             check_read(peer, JOB)
 
 
-def test_what_several_jobs_have_is_on_disk_once_and_stays_for_as_long_as_one_has_it(
+def test_a_blob_of_several_jobs_is_on_disk_once_and_kept_until_the_last_job_is_removed(
     store: BlobStore, tmp_path: Path
 ) -> None:
     digest = put(store, b"library")
@@ -202,7 +202,7 @@ def test_damaged_content_is_not_shared(store: BlobStore) -> None:
     assert store.path(third, digest).samefile(store.path(OTHER, digest))
 
 
-def test_a_store_that_is_opened_again_shares_on(store: BlobStore, tmp_path: Path) -> None:
+def test_a_reopened_store_still_shares_blobs_between_jobs(store: BlobStore, tmp_path: Path) -> None:
     put(store, b"library")
     again = BlobStore(tmp_path / "blobs", 1000)
     put(again, b"library", job=OTHER)
@@ -211,7 +211,7 @@ def test_a_store_that_is_opened_again_shares_on(store: BlobStore, tmp_path: Path
 
 
 def test_jobs_come_and_go_in_several_threads(store: BlobStore, tmp_path: Path) -> None:
-    """The last job with a shared blob may end while another stores the same, or ends as well."""
+    """The last job with a shared blob may end while another stores the same content, or ends as well."""
     together = threading.Barrier(4)
 
     def one_after_the_other(digit: str) -> None:

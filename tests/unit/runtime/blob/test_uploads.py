@@ -39,29 +39,29 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Clock:
-    """Now."""
+    """A clock that shows the current time."""
     return Clock()
 
 
 @pytest.fixture
 def uploads(tmp_path: Path, clock: Clock) -> UploadStore:
-    """An empty store, of 10,000 bytes for each owner."""
+    """An empty store with room for 10,000 bytes per owner."""
     return UploadStore(tmp_path / "uploads", 10_000, clock=clock)
 
 
 def announced(uploads: UploadStore, owner: str = "ann") -> Upload:
-    """An upload of :data:`CONTENT`."""
+    """Announce an upload of :data:`CONTENT`."""
     return uploads.create(owner, "data.csv", len(CONTENT), DIGEST)
 
 
 def send(uploads: UploadStore, upload: Upload, start: int, end: int, owner: str = "ann") -> Upload:
-    """A piece of it."""
+    """Send the bytes from ``start`` to ``end`` of :data:`CONTENT` as one piece."""
     with uploads.append(upload.id, owner, start) as piece:
         piece.write(CONTENT[start:end])
     return uploads.finish(upload.id, owner)
 
 
-def test_it_goes_on_where_it_broke_whoever_serves_it(uploads: UploadStore, tmp_path: Path) -> None:
+def test_a_broken_upload_continues_at_its_offset_with_another_store(uploads: UploadStore, tmp_path: Path) -> None:
     upload = announced(uploads)
 
     def broken() -> None:
@@ -90,7 +90,7 @@ def test_an_empty_file_is_complete_with_an_empty_piece(uploads: UploadStore) -> 
 
 
 @pytest.mark.parametrize("offset", [0, 999, 1001, 1 << 40])
-def test_a_piece_that_does_not_begin_where_it_stands_changes_nothing(uploads: UploadStore, offset: int) -> None:
+def test_a_piece_that_does_not_begin_at_the_offset_of_the_upload_is_refused(uploads: UploadStore, offset: int) -> None:
     upload = announced(uploads)
     send(uploads, upload, 0, 1000)
     with pytest.raises(UploadConflict, match="is at offset 1000"), uploads.append(upload.id, "ann", offset):
@@ -98,7 +98,7 @@ def test_a_piece_that_does_not_begin_where_it_stands_changes_nothing(uploads: Up
     assert uploads.get(upload.id, "ann").offset == 1000
 
 
-def test_somebody_elses_is_not_there(uploads: UploadStore) -> None:
+def test_an_upload_of_another_user_is_not_found(uploads: UploadStore) -> None:
     upload = announced(uploads)
     send(uploads, upload, 0, len(CONTENT))
     for attempt in (
@@ -115,13 +115,13 @@ def test_somebody_elses_is_not_there(uploads: UploadStore) -> None:
 
 
 @pytest.mark.parametrize("upload_id", ["", "..", "../jobs", "a" * 32, "A" * 32, "a" * 31 + "/", "a" * 33])
-def test_what_is_no_id_is_not_there(uploads: UploadStore, upload_id: str) -> None:
+def test_a_malformed_upload_id_is_not_found(uploads: UploadStore, upload_id: str) -> None:
     announced(uploads)
     with pytest.raises(UploadNotFound):
         uploads.get(upload_id, "ann")
 
 
-def test_other_content_than_was_announced_is_removed(uploads: UploadStore) -> None:
+def test_an_upload_with_other_content_than_announced_is_removed(uploads: UploadStore) -> None:
     upload = announced(uploads)
     with uploads.append(upload.id, "ann", 0) as piece:
         piece.write(b"x" * len(CONTENT))
@@ -131,7 +131,7 @@ def test_other_content_than_was_announced_is_removed(uploads: UploadStore) -> No
         uploads.get(upload.id, "ann")
 
 
-def test_more_than_was_announced_is_not_written(uploads: UploadStore) -> None:
+def test_more_bytes_than_announced_are_not_written(uploads: UploadStore) -> None:
     upload = announced(uploads)
     with uploads.append(upload.id, "ann", 0) as piece:
         piece.write(CONTENT[:2000])
@@ -140,14 +140,14 @@ def test_more_than_was_announced_is_not_written(uploads: UploadStore) -> None:
     assert uploads.get(upload.id, "ann").offset == 2000
 
 
-def test_a_complete_one_takes_nothing_more(uploads: UploadStore) -> None:
+def test_a_complete_upload_accepts_no_further_piece(uploads: UploadStore) -> None:
     upload = announced(uploads)
     send(uploads, upload, 0, len(CONTENT))
     with pytest.raises(UploadConflict), uploads.append(upload.id, "ann", len(CONTENT)):
         pass
 
 
-def test_of_two_requests_the_later_one_goes_on(uploads: UploadStore) -> None:
+def test_the_later_of_two_requests_to_append_continues_the_upload(uploads: UploadStore) -> None:
     upload = announced(uploads)
     with uploads.append(upload.id, "ann", 0) as first:
         first.write(CONTENT[:100])
@@ -158,7 +158,7 @@ def test_of_two_requests_the_later_one_goes_on(uploads: UploadStore) -> None:
     assert send(uploads, upload, 300, len(CONTENT)).complete
 
 
-def test_one_that_is_not_complete_is_no_content(uploads: UploadStore) -> None:
+def test_an_incomplete_upload_has_no_content(uploads: UploadStore) -> None:
     upload = announced(uploads)
     send(uploads, upload, 0, 1000)
     with pytest.raises(UploadConflict):
@@ -166,18 +166,18 @@ def test_one_that_is_not_complete_is_no_content(uploads: UploadStore) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a,b", "x" * 300])
-def test_names_are_plain(uploads: UploadStore, name: str) -> None:
+def test_an_upload_with_an_invalid_file_name_is_refused(uploads: UploadStore, name: str) -> None:
     with pytest.raises(InvalidBlobName):
         uploads.create("ann", name, 1, DIGEST)
 
 
 @pytest.mark.parametrize("digest", ["", "../" + DIGEST[3:], DIGEST.upper(), DIGEST + "0"])
-def test_digests_are_digests(uploads: UploadStore, digest: str) -> None:
+def test_an_upload_with_a_malformed_digest_is_refused(uploads: UploadStore, digest: str) -> None:
     with pytest.raises(InvalidBlobName):
         uploads.create("ann", "x", 1, digest)
 
 
-def test_what_one_may_have_is_counted_when_it_is_announced(uploads: UploadStore) -> None:
+def test_the_announced_bytes_of_an_owner_are_limited_when_an_upload_is_created(uploads: UploadStore) -> None:
     for number in range(3):
         uploads.create("ann", f"f{number}", 3000, DIGEST)
     with pytest.raises(BlobTooLarge):
@@ -187,7 +187,9 @@ def test_what_one_may_have_is_counted_when_it_is_announced(uploads: UploadStore)
     assert uploads.create("bob", "f4", 3000, DIGEST).offset == 0
 
 
-def test_their_number_is_bounded_for_each_and_for_all(uploads: UploadStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_uploads_is_bounded_per_owner_and_in_total(
+    uploads: UploadStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_UPLOADS_PER_OWNER", 2)
     monkeypatch.setattr(module, "MAX_UPLOADS", 3)
     for owner in ("ann", "ann", "bob"):
@@ -197,8 +199,10 @@ def test_their_number_is_bounded_for_each_and_for_all(uploads: UploadStore, monk
             uploads.create(owner, "f", 1, DIGEST)
 
 
-def test_of_a_burst_as_many_are_made_as_may_be(uploads: UploadStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """REST makes each in a thread of its own."""
+def test_a_concurrent_burst_creates_no_more_uploads_than_the_limit(
+    uploads: UploadStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The REST server creates each upload in a thread of its own."""
     monkeypatch.setattr(module, "MAX_UPLOADS_PER_OWNER", 2)
     start = threading.Barrier(8)
 
@@ -215,8 +219,8 @@ def test_of_a_burst_as_many_are_made_as_may_be(uploads: UploadStore, monkeypatch
     assert len(uploads.owned("ann")) == 2
 
 
-def test_whoever_asks_for_one_is_told_the_bytes_that_there_would_be(uploads: UploadStore) -> None:
-    """And may refuse, before anything is made."""
+def test_the_check_of_a_new_upload_gets_the_total_bytes_of_the_owner_and_may_refuse(uploads: UploadStore) -> None:
+    """It may refuse before anything is created."""
     told: list[int] = []
 
     def refuse(size: int) -> None:
@@ -231,7 +235,7 @@ def test_whoever_asks_for_one_is_told_the_bytes_that_there_would_be(uploads: Upl
     assert [each.name for each in uploads.owned("ann")] == ["f"]
 
 
-def test_abandoned_ones_are_swept_with_what_a_crash_left(uploads: UploadStore, tmp_path: Path, clock: Clock) -> None:
+def test_abandoned_uploads_and_remains_of_a_crash_are_swept(uploads: UploadStore, tmp_path: Path, clock: Clock) -> None:
     upload = announced(uploads)
     (tmp_path / "uploads" / ("b" * 32)).mkdir()
     assert uploads.sweep() == 0
@@ -242,7 +246,7 @@ def test_abandoned_ones_are_swept_with_what_a_crash_left(uploads: UploadStore, t
     assert list((tmp_path / "uploads").iterdir()) == []
 
 
-def test_a_job_adopts_what_its_owner_uploaded_and_it_is_on_disk_once(tmp_path: Path) -> None:
+def test_a_job_adopts_an_upload_of_its_owner_without_a_second_copy_on_disk(tmp_path: Path) -> None:
     store = BlobStore(tmp_path / "blobs", 10_000)
     upload = announced(store.uploads)
     with pytest.raises(UploadConflict):
@@ -259,7 +263,7 @@ def test_a_job_adopts_what_its_owner_uploaded_and_it_is_on_disk_once(tmp_path: P
     assert store.jobs() == {JOB}
 
 
-def test_a_job_adopts_no_more_than_it_may_have(tmp_path: Path) -> None:
+def test_a_job_cannot_adopt_an_upload_beyond_its_size_limit(tmp_path: Path) -> None:
     store = BlobStore(tmp_path / "blobs", 10_000)
     upload = announced(store.uploads)
     send(store.uploads, upload, 0, len(CONTENT))
@@ -268,3 +272,33 @@ def test_a_job_adopts_no_more_than_it_may_have(tmp_path: Path) -> None:
         writer.commit()
     with pytest.raises(BlobTooLarge):
         store.adopt(JOB, upload.id, "ann")
+
+
+def test_an_upload_that_another_thread_removes_meanwhile_is_not_found(
+    tmp_path: Path, uploads: UploadStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = BlobStore(tmp_path / "blobs", 10_000)
+    store.uploads = uploads
+    read = uploads._read
+
+    def read_and_remove(upload_id: str) -> object:
+        note = read(upload_id)
+        uploads._remove(upload_id)
+        return note
+
+    complete, begun = announced(uploads), announced(uploads)
+    send(uploads, complete, 0, len(CONTENT))
+    uploads.finish(complete.id, "ann")
+    monkeypatch.setattr(uploads, "_read", read_and_remove)
+    with pytest.raises(UploadNotFound, match="no longer exists"):
+        store.adopt(JOB, complete.id, "ann")
+    with pytest.raises(UploadNotFound, match="no longer exists"):
+        send(uploads, begun, 0, 10)
+    monkeypatch.setattr(uploads, "_read", read)
+    kept = announced(uploads)
+    announced(uploads)
+    monkeypatch.setattr(uploads, "_read", lambda name: read(name) if name == kept.id else read_and_remove(name))
+    assert [upload.id for upload in uploads.owned("ann")] == [kept.id]
+    monkeypatch.setattr(uploads, "_read", read_and_remove)
+    with pytest.raises(UploadNotFound, match="no longer exists"):
+        uploads.finish(kept.id, "ann")

@@ -1,4 +1,4 @@
-"""The directory of checkpoints, on a disk and behind a URL."""
+"""The directory of checkpoints, on disk and at a URL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JOB = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture(params=["path", "url"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
-    """An empty one."""
+    """An empty folder."""
     return Folder(str(tmp_path / "checkpoints") if request.param == "path" else f"memory://{uuid.uuid4().hex}")
 
 
@@ -33,7 +33,7 @@ def test_the_last_committed_batch_is_the_highest_in_the_commit_log(folder: Folde
     assert directory.jobs() == [JOB]
 
 
-def test_a_removed_job_is_gone_and_removing_it_again_is_no_error(folder: Folder) -> None:
+def test_removing_the_checkpoints_of_a_job_twice_is_no_error(folder: Folder) -> None:
     directory = CheckpointDirectory(folder)
     folder.write(b"1", JOB, "rows", "commits", "0")
     directory.remove(JOB)
@@ -41,26 +41,26 @@ def test_a_removed_job_is_gone_and_removing_it_again_is_no_error(folder: Folder)
     assert (directory.committed(JOB), directory.jobs()) == ({}, [])
 
 
-def test_spark_is_told_a_url_that_names_the_same_place(tmp_path: Path) -> None:
+def test_the_checkpoint_location_for_spark_is_a_url_of_the_same_directory(tmp_path: Path) -> None:
     directory = CheckpointDirectory(Folder(str(tmp_path / "a b")))
     assert directory.location(JOB) == f"file://{tmp_path}/a b/{JOB}"
     assert stat.S_IMODE((tmp_path / "a b").stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("job_id", ["", "..", "../x", "A" * 32, JOB + "/x"])
-def test_only_ids_of_jobs_name_something(tmp_path: Path, job_id: str) -> None:
+def test_a_malformed_job_id_has_no_checkpoint_location(tmp_path: Path, job_id: str) -> None:
     with pytest.raises(CheckpointsUnavailable):
         CheckpointDirectory(Folder(str(tmp_path))).location(job_id)
 
 
 @pytest.mark.parametrize("where", ["s3a://key:secret@bucket/x", "nosuch://place"])
-def test_what_cannot_be_used_is_refused_and_no_secret_is_told(where: str) -> None:
+def test_an_unusable_checkpoint_url_is_refused_without_repeating_its_secret(where: str) -> None:
     with pytest.raises(StreamingMisconfigured) as caught:
         Folder(where)
     assert "secret" not in str(caught.value)
 
 
-def test_what_a_job_puts_into_its_checkpoint_is_not_followed_nor_waited_for(tmp_path: Path) -> None:
+def test_links_and_fifos_in_the_checkpoint_of_a_job_are_not_read_or_followed(tmp_path: Path) -> None:
     job_id = "a" * 32
     (tmp_path / "secret").write_text("PRIVATE KEY")
     folder = Folder(str(tmp_path / "checkpoints"))

@@ -18,7 +18,7 @@ from sluice.runtime.messages import StreamingQuery, StreamingState
 
 
 def state(**batches: int) -> StreamingState:
-    """Named queries with their last committed batches."""
+    """Return running queries with these names and last committed batches."""
     return StreamingState(
         queries=tuple(
             StreamingQuery(id=f"id-{name}", run_id="r", name=name, location=f"/c/{name}", state="RUNNING", batch=batch)
@@ -33,13 +33,13 @@ def checkpoint(number: int, **batches: int) -> Checkpoint:
     return Checkpoint(number=number, attempt=1, completed_at=0, queries=queries)
 
 
-def test_a_query_that_has_committed_nothing_completes_nothing() -> None:
+def test_a_query_without_a_committed_batch_completes_no_checkpoint() -> None:
     ledger = CheckpointLedger(1)
     assert ledger.update(state(a=-1), 1) is None
     assert (ledger.view.completed, ledger.view.latest) == (0, None)
 
 
-def test_each_batch_of_each_query_completes_a_checkpoint_of_all() -> None:
+def test_each_batch_of_each_query_completes_a_checkpoint_of_all_queries() -> None:
     ledger = CheckpointLedger(1)
     first = ledger.update(state(a=0), 1)
     second = ledger.update(state(a=0, b=0), 2)
@@ -50,7 +50,7 @@ def test_each_batch_of_each_query_completes_a_checkpoint_of_all() -> None:
     assert ledger.update(state(a=0, b=0), 3) is None
 
 
-def test_a_later_attempt_goes_on_counting() -> None:
+def test_a_later_attempt_continues_the_checkpoint_numbers() -> None:
     ledger = CheckpointLedger(2, restored=checkpoint(7, a=4, b=1))
     assert ledger.view.completed == 7
     assert ledger.update(state(a=-1), 1) is None
@@ -72,13 +72,13 @@ def test_a_later_attempt_goes_on_counting() -> None:
         ),
     ],
 )
-def test_a_query_that_begins_anew_is_a_problem(told: StreamingState) -> None:
+def test_a_query_that_does_not_continue_from_its_restored_batch_is_reported_as_a_problem(told: StreamingState) -> None:
     ledger = CheckpointLedger(2, restored=checkpoint(7, a=4))
     assert ledger.update(told, 1) is None
     assert "batch 4 was committed" in ledger.problem
 
 
-def test_queries_without_names_are_told_of_once_and_count_for_nothing() -> None:
+def test_a_query_without_a_name_is_reported_once_and_completes_no_checkpoint() -> None:
     unnamed = StreamingState(
         queries=(StreamingQuery(id="x", run_id="r", name="", location="", state="RUNNING", batch=5),)
     )
@@ -91,7 +91,7 @@ def test_queries_without_names_are_told_of_once_and_count_for_nothing() -> None:
 @given(
     st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 3), min_size=1), max_size=40), st.integers(0, 40)
 )
-def test_numbers_rise_by_the_batches_that_were_committed_also_over_a_restart(
+def test_checkpoint_numbers_rise_by_the_committed_batches_even_across_a_restart(
     steps: list[dict[str, int]], cut: int
 ) -> None:
     batches: dict[str, int] = {}
@@ -113,7 +113,7 @@ def test_numbers_rise_by_the_batches_that_were_committed_also_over_a_restart(
     assert len(ledger.view.history) <= HISTORY
 
 
-def test_a_checkpoint_is_there_when_nothing_of_it_is_behind() -> None:
+def test_a_checkpoint_is_complete_if_all_its_batches_are_committed() -> None:
     assert not missing_batches(checkpoint(1, a=4), {"a": 4, "b": 0})
     assert not missing_batches(checkpoint(1, a=4), {"a": 5})
     assert "only batch 3" in missing_batches(checkpoint(1, a=4), {"a": 3})

@@ -1,4 +1,4 @@
-"""Savepoints: which files they have, and that they are whole or not there."""
+"""Savepoints: which files they contain, and that each is complete or absent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHER = "f" * 32
 
 @pytest.fixture(params=["path", "url"])
 def checkpoints(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointDirectory:
-    """One job with a query ``rows`` that has committed batch 2 and planned batch 3."""
+    """The checkpoints of a job whose query ``rows`` has committed batch 2 and planned batch 3."""
     folder = Folder(str(tmp_path / "checkpoints") if request.param == "path" else f"memory://{uuid.uuid4().hex}")
     for batch in range(3):
         folder.write(f"commit {batch}".encode(), JOB, "rows", "commits", str(batch))
@@ -39,12 +39,12 @@ def checkpoints(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointDir
 
 @pytest.fixture
 def savepoints(checkpoints: CheckpointDirectory, tmp_path: Path) -> Savepoints:
-    """None yet."""
+    """An empty collection of savepoints."""
     return Savepoints(Folder(str(tmp_path / "savepoints")), checkpoints)
 
 
 def description(job_id: str = JOB, created_at: int = 1) -> Savepoint:
-    """What is known before it is made."""
+    """Return what is known of a savepoint before it is made."""
     checkpoint = Checkpoint(
         number=9, attempt=2, completed_at=1, queries=(QueryCheckpoint(query_id="q", name="rows", batch=1),)
     )
@@ -62,7 +62,7 @@ def description(job_id: str = JOB, created_at: int = 1) -> Savepoint:
     )
 
 
-def test_a_savepoint_is_what_was_committed_and_the_plan_of_the_batch_after_that(
+def test_a_savepoint_has_the_committed_batches_and_the_plan_of_the_next_one(
     savepoints: Savepoints, checkpoints: CheckpointDirectory
 ) -> None:
     made = savepoints.take(new_savepoint_id(JOB), description())
@@ -77,7 +77,7 @@ def test_a_savepoint_is_what_was_committed_and_the_plan_of_the_batch_after_that(
     assert not [file for file in restored.everything(OTHER) if file.endswith(".tmp")]
 
 
-def test_restoring_again_keeps_what_the_job_has_committed_meanwhile(
+def test_restoring_a_savepoint_again_keeps_batches_that_the_job_has_committed_since(
     savepoints: Savepoints, checkpoints: CheckpointDirectory
 ) -> None:
     made = savepoints.take(new_savepoint_id(JOB), description())
@@ -88,7 +88,9 @@ def test_restoring_again_keeps_what_the_job_has_committed_meanwhile(
     assert checkpoints.committed(OTHER) == {"rows": 3}
 
 
-def test_a_copy_that_was_cut_off_is_made_anew(savepoints: Savepoints, checkpoints: CheckpointDirectory) -> None:
+def test_an_incomplete_copy_of_a_savepoint_is_made_again(
+    savepoints: Savepoints, checkpoints: CheckpointDirectory
+) -> None:
     made = savepoints.take(new_savepoint_id(JOB), description())
     checkpoints.folder.write(b"of another time", OTHER, "rows", "commits", "7")
     savepoints.restore(made.id, OTHER)
@@ -104,14 +106,16 @@ def test_without_a_committed_batch_there_is_nothing_to_save(
     assert savepoints.list() == ()
 
 
-def test_a_checkpoint_without_its_metadata_makes_none(savepoints: Savepoints, checkpoints: CheckpointDirectory) -> None:
+def test_no_savepoint_is_taken_of_a_checkpoint_without_its_metadata(
+    savepoints: Savepoints, checkpoints: CheckpointDirectory
+) -> None:
     checkpoints.folder.remove(JOB, "rows", "metadata")
     with pytest.raises(SavepointFailed):
         savepoints.take(new_savepoint_id(JOB), description())
     assert savepoints.list() == ()
 
 
-def test_the_latest_is_listed_first_and_a_disposed_one_is_gone(savepoints: Savepoints) -> None:
+def test_savepoints_are_listed_latest_first_and_without_disposed_ones(savepoints: Savepoints) -> None:
     first = savepoints.take(new_savepoint_id(JOB), description(created_at=1))
     second = savepoints.take(new_savepoint_id(JOB), description(created_at=2))
     assert [each.id for each in savepoints.list()] == [second.id, first.id]
@@ -122,7 +126,7 @@ def test_the_latest_is_listed_first_and_a_disposed_one_is_gone(savepoints: Savep
             gone(first.id)
 
 
-def test_one_that_cannot_be_read_does_not_hide_the_others(savepoints: Savepoints, tmp_path: Path) -> None:
+def test_an_unreadable_savepoint_does_not_hide_the_others(savepoints: Savepoints, tmp_path: Path) -> None:
     made = savepoints.take(new_savepoint_id(JOB), description())
     damaged = tmp_path / "savepoints" / new_savepoint_id(JOB)
     damaged.mkdir()
@@ -137,7 +141,7 @@ def test_one_that_cannot_be_read_does_not_hide_the_others(savepoints: Savepoints
     "text",
     ["", "..", "/etc", "savepoint-012345", "x/savepoint-012345-0123456789abcdeX", "savepoint-012345-" + "a" * 17],
 )
-def test_only_ids_and_paths_that_end_with_one_name_a_savepoint(text: str) -> None:
+def test_a_malformed_savepoint_id_or_path_is_not_found(text: str) -> None:
     with pytest.raises(SavepointNotFound):
         savepoint_id_of(text)
 
@@ -148,7 +152,9 @@ def test_a_path_names_the_savepoint_at_its_end() -> None:
 
 
 @given(st.integers(0, 30), st.integers(0, 5), st.lists(st.integers(0, 30), unique=True))
-def test_no_later_commit_and_no_later_plan_is_copied(last: int, ahead: int, states: list[int]) -> None:
+def test_files_of_batches_after_the_savepoint_are_not_copied_except_the_next_plan(
+    last: int, ahead: int, states: list[int]
+) -> None:
     files = [f"q/commits/{number}" for number in range(last + ahead + 1)]
     files += [f"q/offsets/{number}" for number in range(last + ahead + 2)]
     files += [f"q/state/0/0/{number}.delta" for number in states] + ["q/metadata", "_restored", "other/commits/0"]

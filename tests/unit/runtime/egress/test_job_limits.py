@@ -1,4 +1,4 @@
-"""A job has so many connections at a time, and so many new ones a second; others are not affected."""
+"""Limits on a job's concurrent connections and on its new ones per second; other jobs are unaffected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class World:
         return Counter(self.limits.objection(job_id) for _ in range(times))
 
 
-def test_no_more_than_so_many_at_a_time() -> None:
+def test_the_open_connections_of_each_job_are_limited() -> None:
     world = World(max_open=2)
     world.open["j1"] = 1
     assert world.limits.objection("j1") == ""
@@ -27,7 +27,7 @@ def test_no_more_than_so_many_at_a_time() -> None:
     assert world.limits.objection("j2") == ""
 
 
-def test_a_burst_and_then_so_many_a_second() -> None:
+def test_the_new_connections_of_each_job_are_limited_per_second_after_a_burst() -> None:
     world = World(per_second=10)
     assert world.tries("j1", 200) == {"": 10 * BURST_SECONDS, TOO_FAST: 200 - 10 * BURST_SECONDS}
     assert world.tries("j2", 1) == {"": 1}
@@ -40,7 +40,7 @@ def test_a_burst_and_then_so_many_a_second() -> None:
     assert world.tries("j1", 200)[""] == 10 * BURST_SECONDS
 
 
-def test_few_jobs_are_remembered() -> None:
+def test_the_number_of_remembered_jobs_is_bounded() -> None:
     world = World()
     for number in range(2 * MAX_JOBS):
         world.limits.objection(str(number))

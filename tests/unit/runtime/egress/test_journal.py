@@ -1,4 +1,4 @@
-"""The journal of connections out of boxes: bounded, aggregated, kept until recorded."""
+"""The journal of connections out of sandboxes: bounded, aggregated, and kept until recorded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class World:
         return self.journal.opened(BOX, to, end=self.ended.append, **more)
 
     def rows(self) -> list[EgressRow]:
-        """What is told now, and recorded at once."""
+        """Report the current rows and mark them as recorded at once."""
         report = self.journal.report()
         self.journal.settle(report)
         return list(report.rows)
@@ -41,7 +41,7 @@ def world() -> World:
     return World()
 
 
-def test_connection_is_told_when_it_opens_and_when_it_is_over(world: World) -> None:
+def test_a_connection_is_reported_when_it_opens_and_when_it_closes(world: World) -> None:
     moved = [0, 0]
     connection = world.opened(measure=lambda: (moved[0], moved[1]))
     assert world.woken == 1
@@ -61,7 +61,7 @@ def test_connection_is_told_when_it_opens_and_when_it_is_over(world: World) -> N
     assert world.journal.idle
 
 
-def test_bytes_of_an_open_connection_are_told_again_now_and_then(world: World) -> None:
+def test_the_bytes_of_an_open_connection_are_reported_periodically(world: World) -> None:
     world.opened(measure=lambda: (7, 9))
     assert len(world.rows()) == 1
     assert world.rows() == []
@@ -101,7 +101,7 @@ def test_rows_are_kept_until_they_are_recorded(world: World) -> None:
     assert world.journal.report().rows == ()
 
 
-def test_last_report_of_a_process_waits_for_nothing(world: World) -> None:
+def test_the_last_report_of_a_process_includes_recent_refusals_at_once(world: World) -> None:
     world.journal.refused(BOX, DNS, "no rule allows it")
     report = world.journal.report(last=True)
     assert len(report.rows) == 1
@@ -110,7 +110,7 @@ def test_last_report_of_a_process_waits_for_nothing(world: World) -> None:
     assert not world.journal.idle, "what came after the report is another row"
 
 
-def test_what_there_is_no_room_for_is_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_without_room_are_dropped_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_KEPT_ROWS", 3)
     for port in range(1, 6):
         world.journal.refused(BOX, Destination("", "203.0.113.7", port, "udp"), "no rule allows it", count=10)
@@ -129,7 +129,9 @@ def test_a_report_is_bounded(world: World) -> None:
     assert len(world.rows()) == 50
 
 
-def test_too_many_destinations_are_refused_and_room_comes_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_destination_beyond_the_limit_is_refused_until_another_has_no_connection(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_EGRESS_TARGETS", 2)
     one, _ = world.opened(Destination("a", "", 1)), world.opened(Destination("b", "", 1))
     with pytest.raises(TooManyDestinations):
@@ -142,7 +144,7 @@ def test_too_many_destinations_are_refused_and_room_comes_back(world: World, mon
     world.opened(Destination("c", "", 1))
 
 
-def test_connections_to_a_target_are_ended_and_only_those(world: World) -> None:
+def test_only_connections_to_the_given_targets_are_ended(world: World) -> None:
     first, second, other = world.opened(), world.opened(), world.opened(Destination("other.example.com", "", 443))
     gone = frozenset({first.target})
     assert world.journal.end_targets(gone, "not allowed any more") == 2
@@ -155,7 +157,7 @@ def test_connections_to_a_target_are_ended_and_only_those(world: World) -> None:
     assert reasons == ["by itself", "not allowed any more", "not allowed any more"]
 
 
-def test_a_broker_that_fails_to_end_one_is_asked_again_and_others_end(world: World) -> None:
+def test_a_connection_that_failed_to_end_is_tried_again_and_others_end(world: World) -> None:
     attempts: list[str] = []
 
     def fail(reason: str) -> None:
@@ -170,7 +172,7 @@ def test_a_broker_that_fails_to_end_one_is_asked_again_and_others_end(world: Wor
     assert attempts == ["no answer"] * 2
 
 
-def test_refused_farther_out_and_only_recorded(world: World) -> None:
+def test_a_refusal_by_the_gateway_and_one_that_is_only_recorded_have_distinct_verdicts(world: World) -> None:
     world.opened().closed("403 of the gateway", refused=True)
     world.opened(would_refuse="no rule allows it").closed()
     verdicts = {row.verdict: row.reason for row in world.rows()}

@@ -1,4 +1,7 @@
-"""Reports are sent until they are recorded, and connections end when the policy, or silence, says so."""
+"""Reports are sent until they are recorded.
+
+Connections end when the policy refuses them, or when no answer comes.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ async def test_rows_are_sent_again_until_they_are_recorded() -> None:
     assert world.journal.idle
 
 
-async def test_what_the_policy_refuses_is_ended() -> None:
+async def test_connections_that_the_policy_refuses_are_ended() -> None:
     world = World()
     world.open(API)
     world.open(OTHER)
@@ -91,7 +94,7 @@ async def test_what_the_policy_refuses_is_ended() -> None:
 
 
 @pytest.mark.parametrize("how", ["no JobManager", "an error", "not decided"])
-async def test_without_an_answer_everything_is_ended_after_the_grace(how: str) -> None:
+async def test_all_connections_are_ended_after_the_grace_period_without_an_answer(how: str) -> None:
     world = World()
     world.open(API)
     await world.reporter.step()
@@ -108,7 +111,7 @@ async def test_without_an_answer_everything_is_ended_after_the_grace(how: str) -
     assert world.ended == [("api.example.com", NO_ANSWER.format(GRACE_SECONDS))]
 
 
-async def test_a_new_leader_within_the_grace_costs_nothing() -> None:
+async def test_no_connection_is_ended_if_a_new_leader_answers_within_the_grace_period() -> None:
     world = World()
     world.open(API)
     world.jobmanager.there = False
@@ -121,7 +124,7 @@ async def test_a_new_leader_within_the_grace_costs_nothing() -> None:
     assert world.ended == []
 
 
-async def test_only_recording_ends_nothing() -> None:
+async def test_a_reporter_that_only_records_ends_no_connection() -> None:
     world = World(enforce=False)
     world.open(API)
     world.jobmanager.answers = [EgressReceipt(recorded=True, decided=True, refused=(0,)), SluiceError("away")]
@@ -131,7 +134,7 @@ async def test_only_recording_ends_nothing() -> None:
     assert world.ended == []
 
 
-async def test_running_reporter_tells_news_and_the_flush_what_is_left() -> None:
+async def test_a_running_reporter_sends_new_rows_and_a_flush_sends_the_remaining_ones() -> None:
     world = World()
     async with reporting_egress(world.reporter):
         connection = await asyncio.to_thread(world.open, API)
@@ -146,7 +149,7 @@ async def test_running_reporter_tells_news_and_the_flush_what_is_left() -> None:
 
 
 @pytest.mark.parametrize("how", ["no JobManager", "an error", "not recorded"])
-async def test_what_nobody_takes_is_left_for_the_next_process_of_the_name(how: str, tmp_path: Path) -> None:
+async def test_rows_that_could_not_be_sent_are_left_for_the_next_process_of_that_name(how: str, tmp_path: Path) -> None:
     world = World()
     world.journal.refused(BOX, OTHER, "no rule allows it")
     world.open(API)
@@ -169,7 +172,7 @@ async def test_what_nobody_takes_is_left_for_the_next_process_of_the_name(how: s
     assert following.journal.idle
 
 
-async def test_a_destination_is_decided_about_before_it_is_connected_to() -> None:
+async def test_a_decision_about_a_destination_is_allowed_refused_or_undecided_without_an_answer() -> None:
     world = World()
     good = EgressTarget(job_id=BOX.job_id, host="api.example.com", port=443)
     assert await world.reporter.decide(good) == EgressDecision(decided=True, allowed=True)

@@ -1,4 +1,4 @@
-"""Rows outlive the process that was to send them."""
+"""Unsent rows survive the process that should have sent them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHER = Destination("", "192.0.2.1", 80)
 
 
 def written(unsent: UnsentRows) -> None:
-    """Wait until it has written all."""
+    """Wait until everything has been written."""
     unsent._writing.submit(lambda: None).result(30)
 
 
@@ -30,7 +30,7 @@ def unsent(path: Path) -> UnsentRows:
     return UnsentRows(path)
 
 
-def test_a_killed_process_has_written_down_what_it_had_not_sent(unsent: UnsentRows, path: Path) -> None:
+def test_the_unsent_rows_of_a_killed_process_are_on_disk(unsent: UnsentRows, path: Path) -> None:
     journal = EgressJournal(unsent=unsent)
     journal.opened(BOX, API, end=lambda _: None)
     over = journal.opened(BOX, API, end=lambda _: None, measure=lambda: (7, 11))
@@ -48,7 +48,7 @@ def test_a_killed_process_has_written_down_what_it_had_not_sent(unsent: UnsentRo
     ]
 
 
-def test_what_was_recorded_is_not_kept(unsent: UnsentRows, path: Path) -> None:
+def test_recorded_rows_are_removed_from_disk(unsent: UnsentRows, path: Path) -> None:
     journal = EgressJournal(unsent=unsent)
     journal.refused(BOX, OTHER, "not_allowed")
     journal.settle(journal.report(last=True))
@@ -60,7 +60,7 @@ def test_what_was_recorded_is_not_kept(unsent: UnsentRows, path: Path) -> None:
     assert len(UnsentRows(path).load()) == 1
 
 
-def test_a_long_file_is_written_anew(path: Path) -> None:
+def test_a_long_file_of_unsent_rows_is_compacted(path: Path) -> None:
     unsent = UnsentRows(path, compact_bytes=2000)
     journal = EgressJournal(unsent=unsent)
     journal.opened(BOX, API, end=lambda _: None)
@@ -73,7 +73,7 @@ def test_a_long_file_is_written_anew(path: Path) -> None:
     assert {row.host for row in UnsentRows(path).load()} >= {"api.example.com"}
 
 
-def test_what_cannot_be_read_or_written_ends_nothing(path: Path, tmp_path: Path) -> None:
+def test_unreadable_lines_and_an_unwritable_file_of_unsent_rows_raise_no_error(path: Path, tmp_path: Path) -> None:
     assert UnsentRows(path).load() == ()
     whole = EgressJournal()
     whole.refused(BOX, OTHER, "not_allowed")
@@ -88,7 +88,7 @@ def test_what_cannot_be_read_or_written_ends_nothing(path: Path, tmp_path: Path)
     nowhere.add(row)
 
 
-def test_a_line_that_did_not_fit_on_the_disk_costs_no_other(
+def test_a_line_that_did_not_fit_on_the_disk_loses_no_other_row(
     unsent: UnsentRows, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = EgressJournal(unsent=unsent)
@@ -104,7 +104,7 @@ def test_a_line_that_did_not_fit_on_the_disk_costs_no_other(
     assert [row.reason for row in UnsentRows(path).load()] == ["first", "third"]
 
 
-def test_a_line_that_a_kill_cut_off_costs_no_other(unsent: UnsentRows, path: Path) -> None:
+def test_a_line_cut_off_by_a_kill_loses_no_other_row(unsent: UnsentRows, path: Path) -> None:
     journal = EgressJournal(unsent=unsent)
     journal.refused(BOX, OTHER, "first")
     journal.refused(BOX, OTHER, "second")

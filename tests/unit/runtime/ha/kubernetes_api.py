@@ -1,8 +1,9 @@
-"""The part of the Kubernetes API server that elections and pods use, with its semantics, over TLS.
+"""A fake of the part of the Kubernetes API server that elections and pods use, over TLS.
 
-Resource versions from one counter, conflicts (409) for stale ones, ``AlreadyExists``, leases that need a resource
-version to be updated, validation of Lease times and ConfigMap keys and sizes, bearer tokens, and objects of ``Status``.
-Requests can be lost before or after they are carried out, or answered with 500 and 429.
+It has the semantics of the real server: resource versions from one counter, conflicts (409) for stale
+versions, ``AlreadyExists``, leases that need a resource version for an update, validation of Lease times
+and of ConfigMap keys and sizes, bearer tokens, and ``Status`` objects. Requests can be lost before or
+after they are carried out, or answered with 500 or 429.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 @dataclass
 class ApiServer:
-    """Objects by kind and name, in one namespace."""
+    """A fake API server with objects by kind and name, in one namespace."""
 
     objects: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     version: int = 100
@@ -41,7 +42,7 @@ class ApiServer:
     _runner: web.AppRunner | None = None
 
     async def start(self, context: ssl.SSLContext) -> str:
-        """Serve; returns the URL."""
+        """Start the server and return its URL."""
         application = web.Application()
         for group, kind in (("/apis/coordination.k8s.io/v1", "leases"), ("/api/v1", "configmaps")):
             path = f"{group}/namespaces/{{namespace}}/{kind}"
@@ -61,7 +62,7 @@ class ApiServer:
         return f"https://{host}:{port}"
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop the server."""
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -92,7 +93,7 @@ class ApiServer:
         return _status(404, "NotFound") if found is None else web.json_response(found)
 
     def _list(self, kind: str, _: str, query: dict[str, str]) -> web.Response:
-        """In the order of names, a page at a time; ``continue`` names the last one that was told."""
+        """List objects by name, a page at a time; ``continue`` is the last name of the previous page."""
         wanted = dict(each.split("=") for each in query["labelSelector"].split(","))
         found = [
             content

@@ -1,7 +1,8 @@
-"""A service that elects, in memory, with time that tests move: sessions, latches, fenced pointers, broken connections.
+"""A simulated election service in memory, with a clock that tests advance.
 
-It behaves as ZooKeeper does: a session ends when nothing was heard of it for its time-out, its latch goes with it, and
-a write is carried out only if the latch that it names is there when it *arrives*.
+It has sessions, latches, fenced pointers and broken connections, and behaves like ZooKeeper: a session
+ends when nothing was heard from it for its timeout, its latch is removed with it, and a write is carried
+out only if the latch that it names exists when the write *arrives*.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Operation = Callable[[], None]
 
 @dataclass
 class Session:
-    """What the service knows of one candidate's session."""
+    """The service's state for one candidate's session."""
 
     latch: int
     heard_at: float
@@ -32,7 +33,7 @@ class Session:
 
 @dataclass
 class Service:
-    """See the module's documentation."""
+    """The simulated election service; see the module's documentation."""
 
     timeout: float
     now: float = 0.0
@@ -43,30 +44,30 @@ class Service:
     _latches: int = 0
 
     def open(self) -> int:
-        """A new session with a latch; its number."""
+        """Open a new session with a latch and return the latch's number."""
         self._latches += 1
         self.sessions[self._latches] = Session(self._latches, self.now)
         return self._latches
 
     def pass_time(self, seconds: float) -> None:
-        """Sessions that were not heard of end."""
+        """Advance the clock and end sessions that have been silent for the timeout."""
         self.now += seconds
         for latch in [each for each, s in self.sessions.items() if self.now - s.heard_at >= self.timeout]:
             del self.sessions[latch]
 
     def hear(self, latch: int) -> bool:
-        """A sign of life arrives; whether the session is still there."""
+        """Record a heartbeat; return whether the session still exists."""
         session = self.sessions.get(latch)
         if session is not None:
             session.heard_at = self.now
         return session is not None
 
     def first(self) -> int | None:
-        """The latch that leads."""
+        """Return the latch that leads, or None."""
         return min(self.sessions, default=None)
 
     def write(self, latch: int, operation: Operation) -> None:
-        """A fenced write arrives."""
+        """Carry out a fenced write that has arrived."""
         if not self.hear(latch):
             raise LeadershipLost(f"there is no latch {latch}")
         operation()
@@ -82,7 +83,7 @@ class Lines:
         self.fate = "ok"
 
     def send(self, latch: int, operation: Operation) -> None:
-        """Send a write; raises what a candidate sees."""
+        """Send a write; raises the error that the candidate sees."""
 
         def arrive() -> None:
             self._service.write(latch, operation)
@@ -100,7 +101,7 @@ class Lines:
                 raise OutcomeUnknown("the request was lost")
 
     def deliver_late(self) -> None:
-        """What was under way arrives now."""
+        """Deliver the delayed writes now."""
         late, self._late = self._late, []
         for arrive in late:
             try:
@@ -110,7 +111,7 @@ class Lines:
 
 
 class SimulatedPointers:
-    """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
+    """A simulated :class:`~sluice.runtime.ha.pointers.PointerStore`."""
 
     def __init__(self, service: Service, lines: Lines, latch: int, check: Callable[[], None]) -> None:
         self._service = service
@@ -163,7 +164,7 @@ class SimulatedPointers:
 
 @dataclass
 class MemoryStorage:
-    """See :class:`~sluice.runtime.ha.storage.HaStorage`; ``away`` makes it unavailable."""
+    """An in-memory :class:`~sluice.runtime.ha.storage.HaStorage`; ``away`` makes it unavailable."""
 
     entries: dict[str, bytes] = field(default_factory=dict)
     away: bool = False

@@ -1,4 +1,4 @@
-"""Elections and fenced pointers on the Kubernetes API's semantics, over TLS, with a clock of the test's own."""
+"""Elections and fenced pointers with the semantics of the Kubernetes API, over TLS, with a test clock."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LEASE = ("leases", "sluice-c")
 
 @dataclass
 class World:
-    """An API server and candidates."""
+    """An API server, its candidates and a clock."""
 
     api: ApiServer
     url: str
@@ -60,11 +60,11 @@ class World:
         return client
 
     def candidate(self, name: str) -> KubernetesElection:
-        """One that wants to lead."""
+        """Return a candidate for the leadership."""
         return KubernetesElection(self.client(), cluster="c", name=name, duration=DURATION, clock=lambda: self.now[0])
 
     async def lead(self, candidate: KubernetesElection) -> KubernetesLeadership:
-        """Wait until it leads."""
+        """Wait until the candidate leads and return its leadership."""
         leadership = await asyncio.wait_for(candidate.elect(lambda: None), 30)
         assert isinstance(leadership, KubernetesLeadership)
         self.stack.push_async_callback(leadership.resign)
@@ -86,11 +86,11 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 def information(leadership: KubernetesLeadership) -> LeaderInformation:
-    """What a leader says of itself."""
+    """Return what a leader publishes about itself."""
     return LeaderInformation(name="jm", epoch=leadership.epoch, origin="o", rpc=("localhost", 1), rest="/r")
 
 
-async def test_one_leads_and_the_other_follows_at_once_when_it_resigns(world: World) -> None:
+async def test_a_standby_leads_at_once_when_the_leader_resigns(world: World) -> None:
     one, other = world.candidate("jm-1"), world.candidate("jm-2")
     first = await world.lead(one)
     await first.publish(information(first))
@@ -109,8 +109,8 @@ async def test_one_leads_and_the_other_follows_at_once_when_it_resigns(world: Wo
     await second.resign()
 
 
-async def test_a_silent_holder_is_replaced_after_the_duration_and_writes_nothing_more(world: World) -> None:
-    """It is paused: it does not renew, and does not look at its clock either."""
+async def test_a_silent_leader_is_replaced_after_the_lease_duration_and_cannot_write_any_more(world: World) -> None:
+    """The leader is paused: it does not renew its lease, and does not look at its clock either."""
     first = await world.lead(world.candidate("jm-1"))
     first._renewing.cancel()
     other = world.candidate("jm-2")
@@ -132,7 +132,7 @@ async def test_a_silent_holder_is_replaced_after_the_duration_and_writes_nothing
     await second.resign()
 
 
-async def test_a_holder_that_does_not_get_through_gives_up_before_anybody_takes_over(world: World) -> None:
+async def test_a_leader_that_cannot_renew_its_lease_gives_up_before_another_takes_over(world: World) -> None:
     leadership = await world.lead(world.candidate("jm-1"))
     world.api.fate = "no request"
     world.now[0] += DURATION * 0.81
@@ -142,7 +142,7 @@ async def test_a_holder_that_does_not_get_through_gives_up_before_anybody_takes_
     world.api.fate = "ok"
 
 
-async def test_pointers_have_versions(world: World) -> None:
+async def test_pointers_are_changed_only_with_their_current_version(world: World) -> None:
     pointers = (await world.lead(world.candidate("jm-1"))).pointers
     assert await pointers.get("jobs", "a") is None
     await pointers.create("jobs", "a", b"1")
@@ -172,8 +172,8 @@ async def test_a_write_without_an_answer_is_done_exactly_once(world: World, fate
     assert (found.value, found.version) == (b"2", 1)
 
 
-async def test_somebody_who_edits_the_config_map_is_noticed(world: World) -> None:
-    """Not a leader, so the epoch is the same: the write is based on what is there now."""
+async def test_a_write_keeps_edits_that_others_made_to_the_configmap(world: World) -> None:
+    """The editor is no leader, so the epoch is the same: a write is based on what is there now."""
     leadership = await world.lead(world.candidate("jm-1"))
     await leadership.pointers.create("jobs", "a", b"1")
     client = world.client()
@@ -184,8 +184,8 @@ async def test_somebody_who_edits_the_config_map_is_noticed(world: World) -> Non
     assert await leadership.pointers.names("jobs") == ["a", "b", "c"]
 
 
-async def test_who_makes_a_lease_anew_fences_those_of_the_removed_one(world: World) -> None:
-    """Its count of transitions begins anew; the epoch that writes go by does not."""
+async def test_a_leader_with_a_new_lease_fences_the_leader_of_the_removed_lease(world: World) -> None:
+    """The count of transitions of the new Lease starts again; the epoch that fences writes does not."""
     first = await world.lead(world.candidate("jm-1"))
     await first.pointers.create("jobs", "a", b"1")
     del world.api.objects["leases", "sluice-c"]
@@ -202,7 +202,7 @@ async def test_a_leader_whose_lease_is_removed_leads_no_longer(world: World) -> 
     assert "removed" in await asyncio.wait_for(leadership.lost(), 30)
 
 
-async def test_stale_objects_conflict_and_missing_ones_are_missing(world: World) -> None:
+async def test_a_stale_object_is_a_conflict_and_an_absent_one_is_missing(world: World) -> None:
     client = world.client()
     with pytest.raises(ObjectMissing):
         await client.get(LEASES, "leases", "x")
@@ -216,7 +216,7 @@ async def test_stale_objects_conflict_and_missing_ones_are_missing(world: World)
 
 
 @pytest.mark.parametrize("wrong", ["token", "namespace"])
-async def test_a_refusal_is_told_apart_from_silence(world: World, wrong: str) -> None:
+async def test_a_refused_request_and_an_unanswered_one_raise_different_errors(world: World, wrong: str) -> None:
     client = world.client(token="guess") if wrong == "token" else world.client(namespace="other")  # noqa: S106
     with pytest.raises(ElectionUnavailable, match="refused"):
         await client.get(LEASES, "leases", "x")
@@ -225,7 +225,7 @@ async def test_a_refusal_is_told_apart_from_silence(world: World, wrong: str) ->
         await world.client().get(LEASES, "leases", "x")
 
 
-async def test_a_server_of_another_authority_is_not_spoken_to(world: World) -> None:
+async def test_no_request_is_sent_to_a_server_of_another_authority(world: World) -> None:
     other = OutsideAuthority(world.tmp / "other")
     with pytest.raises(ElectionUnavailable, match="trusted"):
         await world.client(ca_file=other.ca_file).get(LEASES, "leases", "x")
@@ -236,7 +236,7 @@ async def test_a_server_of_another_authority_is_not_spoken_to(world: World) -> N
 
 
 @pytest.mark.parametrize("noticed_by", ["a write", "a look"])
-async def test_a_leader_makes_pointers_again_that_somebody_has_removed(world: World, noticed_by: str) -> None:
+async def test_a_leader_recreates_a_removed_configmap_of_pointers(world: World, noticed_by: str) -> None:
     leadership = await world.lead(world.candidate("jm-1"))
     pointers = leadership.pointers
     for name in ("a", "b"):
@@ -254,7 +254,7 @@ async def test_a_leader_makes_pointers_again_that_somebody_has_removed(world: Wo
     assert await later.pointers.names("jobs") == sorted(each.removeprefix("jobs.") for each in expected)
 
 
-async def test_a_leader_that_writes_nothing_notices_as_well(world: World) -> None:
+async def test_an_idle_leader_recreates_a_removed_configmap_of_pointers(world: World) -> None:
     leadership = await world.lead(world.candidate("jm-1"))
     await leadership.pointers.create("jobs", "a", b"1")
     del world.api.objects[POINTERS]
@@ -264,7 +264,7 @@ async def test_a_leader_that_writes_nothing_notices_as_well(world: World) -> Non
     assert list(world.api.objects[POINTERS]["data"]) == ["jobs.a"]
 
 
-async def test_pointers_that_somebody_has_emptied_are_filled_again(world: World) -> None:
+async def test_a_leader_refills_an_emptied_configmap_of_pointers(world: World) -> None:
     leadership = await world.lead(world.candidate("jm-1"))
     await leadership.pointers.create("meta", "storage", b"mark")
     await leadership.pointers.create("jobs", "a", b"1")
@@ -276,7 +276,7 @@ async def test_pointers_that_somebody_has_emptied_are_filled_again(world: World)
     assert sorted(world.api.objects[POINTERS]["data"]) == ["jobs.a", "jobs.b", "meta.storage"]
 
 
-async def test_pointers_are_not_made_again_by_who_leads_no_more(world: World) -> None:
+async def test_a_former_leader_does_not_recreate_a_removed_configmap_of_pointers(world: World) -> None:
     first = await world.lead(world.candidate("jm-1"))
     await first.pointers.create("jobs", "a", b"1")
     for task in (first._renewing, first._guarding):
@@ -289,8 +289,8 @@ async def test_pointers_are_not_made_again_by_who_leads_no_more(world: World) ->
     assert POINTERS not in world.api.objects
 
 
-async def test_numbers_that_begin_again_let_no_former_leader_write(world: World) -> None:
-    """Lease and ConfigMap are both removed, so that the next epoch is lower; whoever slept has a higher one."""
+async def test_a_former_leader_with_a_higher_epoch_cannot_write_after_epochs_begin_again(world: World) -> None:
+    """Lease and ConfigMap are both removed: the next epoch is lower than that of a leader that slept."""
     for _ in range(3):
         await (await world.lead(world.candidate("jm-1"))).resign()
     first = await world.lead(world.candidate("jm-1"))
@@ -309,8 +309,8 @@ async def test_numbers_that_begin_again_let_no_former_leader_write(world: World)
     assert await second.pointers.names("jobs") == ["a", "b"]
 
 
-async def test_a_candidate_that_slept_before_its_first_write_claims_nothing(world: World) -> None:
-    """Its epoch is higher, as above; what counts is who holds the Lease when the ConfigMap was read already."""
+async def test_a_candidate_that_paused_before_its_first_write_cannot_claim_the_pointers(world: World) -> None:
+    """Its epoch is higher, but once it has read the ConfigMap, the holder of the Lease counts."""
     first = await world.lead(world.candidate("jm-1"))
     first._renewing.cancel()
     del world.api.objects[POINTERS], world.api.objects[LEASE]
@@ -321,7 +321,7 @@ async def test_a_candidate_that_slept_before_its_first_write_claims_nothing(worl
     assert world.api.objects[POINTERS]["metadata"]["annotations"][TERM].startswith("jm-2_")
 
 
-async def test_a_restored_backup_ends_the_term_and_the_next_one_goes_on_from_it(world: World) -> None:
+async def test_a_restored_backup_of_the_pointers_ends_the_term_and_the_next_continues_from_it(world: World) -> None:
     first = await world.lead(world.candidate("jm-1"))
     await first.pointers.create("jobs", "a", b"1")
     backup = {"metadata": {"name": POINTERS[1]}, "data": dict(world.api.objects[POINTERS]["data"])}
@@ -338,7 +338,7 @@ async def test_a_restored_backup_ends_the_term_and_the_next_one_goes_on_from_it(
 # --- passing faults -------------------------------------------------------------------------------------------
 
 
-async def test_a_candidate_survives_an_api_server_that_goes_when_the_lease_is_taken(world: World) -> None:
+async def test_a_candidate_survives_losing_the_api_server_right_after_taking_the_lease(world: World) -> None:
     """Its lease ends while it claims the pointers: it stands by, and leads when the server is back."""
 
     def goes(_method: str, kind: str) -> None:
@@ -359,7 +359,7 @@ async def test_a_candidate_survives_an_api_server_that_goes_when_the_lease_is_ta
 
 
 @pytest.mark.parametrize("damage", ["no number", "99999999999999999999", ""])
-async def test_a_damaged_epoch_keeps_nobody_from_leading(world: World, damage: str) -> None:
+async def test_a_damaged_epoch_annotation_does_not_prevent_leading(world: World, damage: str) -> None:
     first = await world.lead(world.candidate("jm-1"))
     await first.pointers.create("jobs", "a", b"1")
     world.api.objects[POINTERS]["metadata"]["annotations"]["sluice.epoch"] = damage
@@ -371,7 +371,7 @@ async def test_a_damaged_epoch_keeps_nobody_from_leading(world: World, damage: s
     assert await second.pointers.names("jobs") == ["a", "b"]
 
 
-async def test_a_lease_without_anything_in_it_can_be_taken(world: World) -> None:
+async def test_a_lease_without_a_spec_can_be_taken(world: World) -> None:
     await (await world.lead(world.candidate("jm-1"))).resign()
     del world.api.objects[LEASE]["spec"]
     assert await world.candidate("jm-2").leader() is None
@@ -379,7 +379,7 @@ async def test_a_lease_without_anything_in_it_can_be_taken(world: World) -> None
 
 
 @pytest.mark.parametrize("fate", ["500", "403"])
-async def test_who_cannot_write_pointers_gives_the_lease_back(world: World, fate: str) -> None:
+async def test_a_candidate_that_cannot_write_pointers_gives_the_lease_back(world: World, fate: str) -> None:
     await (await world.lead(world.candidate("jm-1"))).resign()
     world.api.fate_of_writes["configmaps"] = fate
     standing_by = asyncio.Event()
@@ -391,8 +391,8 @@ async def test_who_cannot_write_pointers_gives_the_lease_back(world: World, fate
     await (await asyncio.wait_for(waiting, 30)).resign()
 
 
-async def test_a_renewal_that_is_under_way_does_not_keep_the_lease_from_being_given_back(world: World) -> None:
-    """It is cancelled, and carried out all the same."""
+async def test_a_leader_gives_its_lease_back_even_if_a_renewal_was_carried_out_unnoticed(world: World) -> None:
+    """The renewal was cancelled by the leader, and carried out by the server all the same."""
     leadership = await world.lead(world.candidate("jm-1"))
     client = world.client()
     renewed = await client.get(LEASES, *LEASE)
@@ -401,7 +401,7 @@ async def test_a_renewal_that_is_under_way_does_not_keep_the_lease_from_being_gi
     assert world.api.objects[LEASE]["spec"]["holderIdentity"] == ""
 
 
-async def test_a_refused_write_says_that_the_storage_is_away(world: World) -> None:
+async def test_a_refused_write_of_a_pointer_raises_storage_unavailable(world: World) -> None:
     leadership = await world.lead(world.candidate("jm-1"))
     world.api.fate_of_writes["configmaps"] = "403"
     with pytest.raises(StorageUnavailable, match="403"):
@@ -410,8 +410,8 @@ async def test_a_refused_write_says_that_the_storage_is_away(world: World) -> No
     await leadership.pointers.create("jobs", "a", b"1")
 
 
-async def test_a_write_without_an_answer_before_another_leads_has_no_known_outcome(world: World) -> None:
-    """It was carried out, and the next leader has it: nobody may be told that it was not."""
+async def test_a_write_unanswered_until_another_leader_takes_over_has_an_unknown_outcome(world: World) -> None:
+    """It was carried out, and the next leader has it: the caller must not be told that it was not."""
     first = await world.lead(world.candidate("jm-1"))
     world.api.fate_of_writes["configmaps"] = "no answer"
     writing = asyncio.create_task(first.pointers.create("jobs", "a", b"1"))
@@ -423,7 +423,7 @@ async def test_a_write_without_an_answer_before_another_leads_has_no_known_outco
         await asyncio.wait_for(writing, 30)
 
 
-async def test_no_job_is_accepted_whose_end_could_not_be_written(world: World) -> None:
+async def test_no_job_is_accepted_without_room_for_the_pointer_of_its_result(world: World) -> None:
     pointers = (await world.lead(world.candidate("jm-1"))).pointers
     accepted = await _fill(pointers, "jobs", MAX_POINTER_BYTES, "unfinished jobs")
     assert accepted > 5
@@ -435,7 +435,7 @@ async def test_no_job_is_accepted_whose_end_could_not_be_written(world: World) -
 
 
 async def _fill(pointers: PointerStore, folder: str, size: int, why: str) -> int:
-    """How many of that size there is room for; the next one is refused for that reason."""
+    """Return how many pointers of this size fit; the next one must be refused with the reason ``why``."""
     for number in range(100):
         try:
             await pointers.create(folder, f"j{number}", bytes(size))

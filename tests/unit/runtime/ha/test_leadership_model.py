@@ -1,7 +1,8 @@
-"""Leadership as a state machine: candidates are cut off, paused and killed at any time, answers are lost or come late.
+"""Leadership as a state machine with faults at any time.
 
-Run against the real job store, the real rule by which a leader believes in itself, the real lease of drivers and the
-real rule by which a new leader waits; only the network, the service that elects, and time are simulated.
+Candidates are cut off, paused and killed; answers are lost or come late. The job store, the rule by which
+a leader trusts its own leadership, the lease of drivers and the rule by which a new leader waits are
+real. Only the network, the election service and time are simulated.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ HAPPENINGS = strategies.tuples(
 
 
 def submission() -> JobSubmission:
-    """Anything."""
+    """Return a submission; its content does not matter."""
     return JobSubmission(name="p", owner="a", pipeline=BlobRef(sha256="0" * 64, name="p.py", size=1))
 
 
 @dataclass
 class Driver:
-    """A driver of one attempt: it lives until it is ended, or until its lease is over."""
+    """A driver of one attempt; it lives until it is ended or its lease expires."""
 
     job_id: str
     attempt: int
@@ -60,7 +61,7 @@ class Driver:
 
 @dataclass
 class Candidate:
-    """One JobManager."""
+    """A JobManager that may lead."""
 
     name: str
     lines: Lines
@@ -73,7 +74,7 @@ class Candidate:
 
 
 class Leadership(RuleBasedStateMachine):
-    """See the module's documentation."""
+    """The state machine; see the module's documentation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +93,7 @@ class Leadership(RuleBasedStateMachine):
 
     @rule(happenings=strategies.lists(HAPPENINGS, min_size=8, max_size=12))
     def things_happen(self, happenings: list[tuple[str, int, float]]) -> None:
-        """Several at a time, for most of them mean something only together; the invariants are checked after each."""
+        """Run several events, as most have an effect only together; check the invariants after each."""
         for name, number, share in happenings:
             which = number % 2
             match name:
@@ -110,7 +111,7 @@ class Leadership(RuleBasedStateMachine):
             self.check()
 
     def check(self) -> None:
-        """All invariants."""
+        """Check all invariants."""
         self.at_most_one_believes_that_it_leads()
         self.who_was_replaced_never_writes_again()
         self.no_confirmed_submission_is_lost()
@@ -134,12 +135,15 @@ class Leadership(RuleBasedStateMachine):
         self.drivers = [driver for driver in self.drivers if driver.lease.left > 0]
 
     def is_killed(self, which: int) -> None:
-        """And comes back with a new session. Its drivers end by their lease, as if nobody else ended them."""
+        """Kill a candidate, which then returns with a new session.
+
+        Its drivers end only when their leases expire.
+        """
         candidate = self.candidates[which]
         candidate.validity, candidate.store, candidate.waiting, candidate.latch = None, None, {}, 0
 
     def everybody_does_what_is_due(self) -> None:
-        """Whoever is not paused asks the service who leads, and acts on the answer."""
+        """Every candidate that is not paused asks the service who leads, and acts on the answer."""
         for candidate in self.candidates:
             self._ask(candidate)
             self._renew_leases(candidate)
@@ -279,7 +283,7 @@ class Leadership(RuleBasedStateMachine):
         self.drivers.append(Driver(job_id, attempt, candidate.latch, DriverLease(LEASE, lambda: self.service.now)))
 
     def _step_down(self, candidate: Candidate) -> None:
-        """As a process does: its drivers are killed, its session is closed."""
+        """Step down as a process does: kill its drivers and close its session."""
         self.drivers = [driver for driver in self.drivers if driver.latch != candidate.latch]
         with contextlib.suppress(KeyError):
             del self.service.sessions[candidate.latch]
@@ -287,7 +291,7 @@ class Leadership(RuleBasedStateMachine):
 
 
 async def _answered() -> None:
-    """The JobManager that was asked leads."""
+    """Answer a lease request; the JobManager that was asked leads."""
 
 
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)

@@ -1,4 +1,4 @@
-"""Who stands by in a home: those that wait, neither the leader nor the dead."""
+"""Which processes of a home are standbys: those that wait, not the leader or dead processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ sys.stdin.read()
 """
 
 
-async def test_who_waits_is_told_until_it_leads_or_leaves(tmp_path: Path) -> None:
+async def test_a_waiting_process_is_listed_as_a_standby_until_it_leads_or_leaves(tmp_path: Path) -> None:
     one, two, three = (EmbeddedElection(tmp_path, name) for name in ("jm-1", "jm-2", "jm-3"))
     first = await one.elect(lambda: None)
     assert await one.standbys() == ()

@@ -1,4 +1,4 @@
-"""Both storages: what is written is there, what is not there is said so, and names stay inside."""
+"""Both HA storages: entries can be read back, missing ones are reported, and names stay inside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sluice.runtime.ha.storage import HaStorage, LocalStorage, StoredEntry
 
 @pytest.fixture(params=["local", "fsspec", "fsspec of files"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> HaStorage:
-    """An empty one."""
+    """An empty storage."""
     match request.param:
         case "local":
             return LocalStorage(tmp_path / "storage")
@@ -56,7 +56,7 @@ def test_files_are_stored_and_read_in_pieces(storage: HaStorage, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", ".hidden", "a//b", "", "a/\n"])
-def test_names_stay_inside(storage: HaStorage, name: str) -> None:
+def test_an_entry_name_that_leads_out_of_the_storage_is_refused(storage: HaStorage, name: str) -> None:
     with pytest.raises(HaError):
         storage.write(name, b"")
     with pytest.raises(HaError):
@@ -71,7 +71,7 @@ def test_an_entry_is_checked_against_its_pointer() -> None:
             entry.check(other)
 
 
-def test_a_url_has_no_password_and_a_known_scheme() -> None:
+def test_a_storage_url_with_a_password_or_an_unknown_scheme_is_refused() -> None:
     with pytest.raises(HaMisconfigured, match="password"):
         FsspecStorage("ftp://user:secret@host/x")
     with pytest.raises(HaMisconfigured):

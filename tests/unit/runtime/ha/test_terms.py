@@ -1,4 +1,4 @@
-"""What ends a process that may lead, and after what it stands by."""
+"""What ends a process that may lead, and what makes it a standby again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sluice.runtime.ha.terms import Ready, run_terms
 
 
 class Leading:
-    """Each term begins as the list says: with an error, or ("") well."""
+    """Leads as scripted: each entry is an error that is raised, or None for success."""
 
     def __init__(self, *beginnings: HaError | None) -> None:
         self.left = list(beginnings)
@@ -38,7 +38,7 @@ class Leading:
 
 
 class Standby(EmbeddedElection):
-    """It has stood by for another one before it leads."""
+    """An election that has stood by for another process before it leads."""
 
     async def elect(self, standing_by: Callable[[], None]) -> Leadership:
         standing_by()
@@ -46,29 +46,31 @@ class Standby(EmbeddedElection):
         return await super().elect(standing_by)
 
 
-async def test_a_term_that_is_lost_while_it_begins_is_followed_by_another(tmp_path: Path) -> None:
+async def test_a_term_lost_at_its_beginning_is_followed_by_another(tmp_path: Path) -> None:
     lead = Leading(LeadershipLost("too slow"), None)
     async with run_terms(EmbeddedElection(tmp_path), lead, what="JobManager") as task:
         assert lead.began.is_set()
         assert not task.done()
 
 
-async def test_a_storage_that_is_away_ends_what_has_never_led_or_stood_by(tmp_path: Path) -> None:
+async def test_unavailable_storage_ends_a_process_that_has_never_led_or_stood_by(tmp_path: Path) -> None:
     lead = Leading(StorageUnavailable("not mounted"))
     with pytest.raises(StorageUnavailable):
         async with run_terms(EmbeddedElection(tmp_path), lead, what="JobManager"):
             pytest.fail("it neither leads nor stands by")
 
 
-async def test_a_standby_that_finds_the_storage_away_gives_the_lead_back_and_stands_by(tmp_path: Path) -> None:
+async def test_a_standby_that_finds_the_storage_unavailable_gives_up_its_lead_and_stands_by_again(
+    tmp_path: Path,
+) -> None:
     lead = Leading(StorageUnavailable("not mounted"), StorageUnavailable("still not"), None)
     async with run_terms(Standby(tmp_path), lead, what="JobManager", pause=0.01) as task:
         await asyncio.wait_for(lead.began.wait(), 30)
         assert not task.done()
 
 
-async def test_a_standby_whose_home_is_full_for_a_while_stands_by(tmp_path: Path) -> None:
-    """The first start tells it; a process on which others rely waits."""
+async def test_a_standby_keeps_waiting_while_the_epoch_in_its_home_cannot_be_written(tmp_path: Path) -> None:
+    """A first start reports the error; a process that stands by waits, as others rely on it."""
     holder = await EmbeddedElection(tmp_path).elect(lambda: None)
     standing_by = asyncio.Event()
     waiting = asyncio.create_task(EmbeddedElection(tmp_path, pause=0.01).elect(standing_by.set))
@@ -84,8 +86,8 @@ async def test_a_standby_whose_home_is_full_for_a_while_stands_by(tmp_path: Path
     await leadership.resign()
 
 
-async def test_pointers_of_a_home_that_somebody_removed_are_missed(tmp_path: Path) -> None:
-    """Not taken for those of a new home: the storage bears a mark."""
+async def test_removed_pointers_of_a_home_are_detected(tmp_path: Path) -> None:
+    """They are not taken for those of a new home: the storage bears a mark."""
     storage = LocalStorage(tmp_path / "storage")
     first = await EmbeddedElection(tmp_path).elect(lambda: None)
     await check_storage(first.pointers, storage)

@@ -1,4 +1,4 @@
-"""Folders of pointers that somebody has removed from ZooKeeper, as a leader sees them; the session is a stand-in."""
+"""A leader's view of pointer folders that were removed from ZooKeeper, with a fake session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.runtime.ha.zookeeper.pointers import ZooKeeperPointers
 
 
 class Transaction:
-    """Takes every operation."""
+    """A transaction that accepts every operation."""
 
     def check(self, path: str, version: int) -> None: ...
 
@@ -21,7 +21,7 @@ class Transaction:
 
 
 class Session:
-    """The latch is there, and nothing else. The first answers are lost."""
+    """A session in which only the latch exists; the first ``lost`` answers are lost."""
 
     def __init__(self, lost: int) -> None:
         self.lost = lost
@@ -47,8 +47,8 @@ class Session:
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-async def test_a_folder_that_is_gone_is_said_to_be_gone(lost: int) -> None:
-    """Its names were asked for again and again, and a new pointer was an error of a library."""
+async def test_a_removed_folder_of_pointers_raises_storage_unavailable(lost: int) -> None:
+    """Once, listing it was retried for ever, and a new pointer failed with an error of kazoo."""
     session: Any = Session(lost)
     pointers = ZooKeeperPointers(session, "/sluice/c", "/sluice/c/latches/1", [], lambda: None)
     with pytest.raises(StorageUnavailable, match="/sluice/c"):

@@ -1,4 +1,7 @@
-"""A candidate whose session ends before it is connected, because kazoo's thread has ended, begins another one."""
+"""A candidate opens a new session if its session ends before it connects.
+
+That happens when kazoo's thread has ended.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tests.waiting import until
 
 
 class DeadSession:
-    """Ends as soon as it is started, as one does whose authentication failed."""
+    """A session that ends as soon as it is started, as after a failed authentication."""
 
     made = 0
     connected = False

@@ -1,4 +1,4 @@
-"""Attachments for boxes that another process starts."""
+"""Network attachments for sandboxes that another process starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sluice.runtime.job_network import (
 
 
 class Attachment:
-    """A place whose channel is a pipe, and whose namespace is a file."""
+    """A fake attachment whose channel is a pipe and whose namespace is an open file."""
 
     filter = b"\x06\x00"
 
@@ -41,7 +41,7 @@ class Attachment:
 
 
 class Network:
-    """Has one attachment."""
+    """A fake job network that gives each sandbox a new attachment and records it."""
 
     def __init__(self) -> None:
         self.namespace = os.open("/proc/self/ns/net", os.O_RDONLY)
@@ -81,7 +81,7 @@ async def test_a_box_gets_its_filter_files_namespaces_and_a_channel_of_its_own()
 
 
 @pytest.mark.parametrize("said", [b"\xff\xfe", None], ids=["no name", "the end"])
-async def test_who_says_nothing_sensible_gets_no_more_seats(said: bytes | None) -> None:
+async def test_a_client_that_sends_garbage_or_leaves_is_disconnected(said: bytes | None) -> None:
     ours, theirs = attachment_sockets()
     server = AttachmentServer(cast("Any", Network()), ours)
     if said is None:
@@ -98,7 +98,7 @@ async def test_who_says_nothing_sensible_gets_no_more_seats(said: bytes | None) 
         theirs.close()
 
 
-async def test_a_descriptor_that_is_no_seat_is_refused() -> None:
+async def test_a_malformed_answer_instead_of_an_attachment_is_refused() -> None:
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     client = AttachmentClient(one.detach())
     other.send(b"nonsense")

@@ -1,4 +1,4 @@
-"""What a box may connect to of its own job, with a clock that stands still."""
+"""The listeners of its own job that a sandbox may connect to, with a clock that stands still."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HERE = ip_address("127.0.0.1")
 
 
 class World:
-    """The JobMaster, the names of hosts, and the time."""
+    """The JobMaster's answers, the addresses of host names, and a clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -36,7 +36,7 @@ class World:
         return frozenset({ip_address(self.names[host])})
 
 
-async def test_only_where_the_job_listens_can_be_connected_to() -> None:
+async def test_only_addresses_and_ports_where_the_job_listens_are_found() -> None:
     world = World()
     world.hosts[40000] = ("127.0.0.1",)
     assert await world.known.find(HERE, 40000) == HERE
@@ -55,7 +55,7 @@ async def test_a_host_is_known_by_its_name_and_by_the_address_of_the_name() -> N
     assert await world.known.find(ip_address("10.0.0.9"), 7338) is None
 
 
-async def test_an_answer_serves_for_a_moment() -> None:
+async def test_an_answer_about_a_port_is_cached_for_a_moment() -> None:
     world = World()
     world.hosts[40000] = ("127.0.0.1",)
     for _ in range(3):
@@ -70,7 +70,7 @@ async def test_an_answer_serves_for_a_moment() -> None:
     assert await world.known.find(HERE, 40000) is None, "another job may have the port now"
 
 
-async def test_what_was_known_serves_while_there_is_no_leader() -> None:
+async def test_known_listeners_are_used_for_a_while_without_a_leader() -> None:
     world = World()
     world.hosts[40000] = ("127.0.0.1",)
     assert await world.known.find(HERE, 40000) == HERE
@@ -82,14 +82,14 @@ async def test_what_was_known_serves_while_there_is_no_leader() -> None:
     assert await world.known.find(HERE, 40000) is None
 
 
-async def test_a_job_that_tries_all_ports_is_not_remembered_for_ever() -> None:
+async def test_the_number_of_remembered_ports_is_bounded() -> None:
     world = World()
     for port in range(1, MAX_PORTS + 100):
         assert await world.known.find(HERE, port) is None
     assert len(world.known._answers) == MAX_PORTS
 
 
-async def test_hosts_of_the_job_have_names_and_a_new_one_is_found_at_once() -> None:
+async def test_the_hosts_of_a_job_are_known_by_name_and_a_new_one_is_found_soon() -> None:
     world = World()
     world.hosts[ANY_PORT] = ("Worker-1",)
     assert await world.known.has_host("worker-1")

@@ -1,4 +1,4 @@
-"""The way out of a box through the relay."""
+"""Connections that leave a sandbox through the relay."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def wanted(address: str, port: int, name: str | None = None) -> Connect:
         (wanted("169.254.169.254", 80), "169.254.169.254:80"),
     ],
 )
-async def test_the_relay_is_told_what_the_program_asked_for(connect: Connect, authority: str) -> None:
+async def test_the_relay_gets_the_destination_that_the_program_asked_for(connect: Connect, authority: str) -> None:
     decision = await RELAY_RULES.decide(connect)
     assert isinstance(decision, HostAddress)
     assert (str(decision.address), decision.port) == ("127.0.0.1", 4711)
@@ -36,9 +36,9 @@ async def test_the_relay_is_told_what_the_program_asked_for(connect: Connect, au
 
 
 @pytest.mark.parametrize("name", ["a\r\nb", "a b", "bücher.test", "a:1@b"])
-async def test_what_no_header_can_say_is_refused(name: str) -> None:
+async def test_a_name_that_no_proxy_header_can_contain_is_refused(name: str) -> None:
     assert await RELAY_RULES.decide(wanted("240.0.0.1", 443, name)) == Refuse(errno.ECONNREFUSED, "unclear_destination")
 
 
-async def test_names_get_addresses_of_the_box_alone() -> None:
+async def test_the_relay_rules_resolve_any_name() -> None:
     assert await RELAY_RULES.resolve("any.test") is True

@@ -1,4 +1,4 @@
-"""The way out of one driver or executor, with a relay and a policy that are none."""
+"""Egress of one driver or executor, with a fake relay and a fake policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RELAY = ("127.0.0.1", 40000)
 
 
 class Relay:
-    """Knows routes."""
+    """A fake relay that opens routes, or fails if told to."""
 
     def __init__(self) -> None:
         self.opened: list[Path] = []
@@ -38,7 +38,7 @@ class Relay:
 
 
 class Policy:
-    """Answers what it is told to."""
+    """A fake policy that always answers with ``decision``."""
 
     def __init__(self, decision: EgressDecision) -> None:
         self.decision = decision
@@ -53,7 +53,7 @@ async def decided(relay: Relay, policy: Policy | None, wanted: Connect = WANTED)
     return await RelayedEgress(cast("EgressRelay", relay), IDENTITY, policy.ask if policy else None)._decide(wanted)
 
 
-async def test_what_is_allowed_goes_to_the_relay_with_the_name_that_was_asked_for() -> None:
+async def test_an_allowed_connection_goes_to_the_relay_with_the_requested_name() -> None:
     relay, policy = Relay(), Policy(EgressDecision(decided=True, allowed=True))
     found = await decided(relay, policy)
     assert isinstance(found, HostAddress)
@@ -62,7 +62,7 @@ async def test_what_is_allowed_goes_to_the_relay_with_the_name_that_was_asked_fo
     assert policy.asked == [("api.example.com", 443)]
 
 
-async def test_what_the_policy_refuses_never_reaches_the_relay() -> None:
+async def test_a_connection_that_the_policy_does_not_allow_never_reaches_the_relay() -> None:
     for decision, refusal in (
         (EgressDecision(decided=True), Refuse(errno.ECONNREFUSED, "not_allowed")),
         (EgressDecision(decided=False, allowed=True), Refuse(errno.ENETUNREACH, "not_decided")),
@@ -72,11 +72,11 @@ async def test_what_the_policy_refuses_never_reaches_the_relay() -> None:
         assert relay.opened == []
 
 
-async def test_nobody_but_the_gateway_is_asked_where_everything_is_let_through() -> None:
+async def test_without_a_policy_every_connection_goes_to_the_relay() -> None:
     assert isinstance(await decided(Relay(), None), HostAddress)
 
 
-async def test_the_route_is_made_once_kept_and_given_back() -> None:
+async def test_the_route_to_the_relay_is_opened_once_kept_and_closed() -> None:
     relay = Relay()
     way = RelayedEgress(cast("EgressRelay", relay), IDENTITY)
     for _ in range(3):
@@ -86,7 +86,7 @@ async def test_the_route_is_made_once_kept_and_given_back() -> None:
     assert relay.closed == 1
 
 
-async def test_without_a_relay_there_is_no_way_out_until_there_is_one() -> None:
+async def test_connections_are_refused_without_a_relay_until_one_is_available() -> None:
     relay = Relay()
     relay.fails = True
     way = RelayedEgress(cast("EgressRelay", relay), IDENTITY)
@@ -96,7 +96,7 @@ async def test_without_a_relay_there_is_no_way_out_until_there_is_one() -> None:
     await way._close()
 
 
-async def test_only_recording_lets_everything_through_and_marks_it() -> None:
+async def test_a_policy_that_only_records_lets_connections_through_and_marks_refusals() -> None:
     for decision, note in (
         (EgressDecision(decided=True, allowed=False), WouldRefuse("not_allowed")),
         (EgressDecision(decided=False), WouldRefuse("not_decided")),
@@ -108,7 +108,7 @@ async def test_only_recording_lets_everything_through_and_marks_it() -> None:
         assert found.note == note
 
 
-async def test_a_name_exists_if_the_policy_allows_any_port_of_it() -> None:
+async def test_a_name_is_resolved_if_the_policy_allows_any_port_of_it() -> None:
     for decision, answer in (
         (EgressDecision(decided=True, allowed=True), True),
         (EgressDecision(decided=True), False),
@@ -122,7 +122,7 @@ async def test_a_name_exists_if_the_policy_allows_any_port_of_it() -> None:
         assert await only_recorded.resolve("api.example.com") is True
 
 
-async def test_the_word_about_a_name_serves_for_a_moment_and_no_word_does_not() -> None:
+async def test_a_decision_about_a_name_is_cached_for_a_moment_and_a_missing_one_is_not() -> None:
     now = 0.0
     policy = Policy(EgressDecision(decided=True, allowed=True))
     relayed = RelayedEgress(cast("EgressRelay", Relay()), IDENTITY, policy.ask, clock=lambda: now)
@@ -144,7 +144,7 @@ async def test_the_word_about_a_name_serves_for_a_moment_and_no_word_does_not() 
     assert len(relayed._decisions) == MAX_DECISIONS
 
 
-async def test_a_job_that_asks_for_too_much_troubles_nobody_else() -> None:
+async def test_a_job_beyond_its_limits_is_refused_without_asking_policy_or_relay() -> None:
     relay, policy = Relay(), Policy(EgressDecision(decided=True, allowed=True))
     too_many = "too_many_a_second"
     way = RelayedEgress(

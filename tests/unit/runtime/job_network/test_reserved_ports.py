@@ -40,7 +40,7 @@ def test_nobody_else_gets_a_reserved_port() -> None:
         ports.close()
 
 
-def test_other_ports_and_addresses_stay_in_the_jobs_own_network() -> None:
+def test_no_listener_is_given_out_for_other_ports_and_addresses() -> None:
     ports = ReservedPorts("127.0.0.1", ("rpc",))
     try:
         assert ports.listener(HERE, ports.by_name["rpc"] ^ 1) is None

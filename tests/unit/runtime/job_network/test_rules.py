@@ -1,4 +1,4 @@
-"""Which connections of a box are its job's own."""
+"""Which connections of a sandbox stay within its own job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOSTS = {40000: ("127.0.0.1",), 7338: ("worker-1",), PRIVATE_PORTS.start: ("127.
 
 
 class NoWayOut:
-    """Refuses everything."""
+    """An egress rule that refuses everything."""
 
     async def decide(self, connect: Connect) -> Refuse:
         return Refuse(errno.EACCES, "no_way_out")
@@ -62,7 +62,7 @@ def connect(address: str, port: int, name: str | None = None) -> Connect:
         pytest.param(connect("169.254.169.254", 80), Refuse(errno.EACCES, "no_way_out"), id="metadata"),
     ],
 )
-async def test_what_a_box_reaches(wanted: Connect, decision: object) -> None:
+async def test_a_sandbox_reaches_only_listeners_of_its_own_job(wanted: Connect, decision: object) -> None:
     ports = ReservedPorts("127.0.0.1", ())
     rules = JobRules(KnownListeners(ask, resolve=resolve), ports, NoWayOut())
     assert await rules.decide(wanted) == decision
@@ -78,7 +78,7 @@ async def test_what_a_box_reaches(wanted: Connect, decision: object) -> None:
         ("other", None, None),
     ],
 )
-async def test_names_are_those_of_the_policy_and_of_the_jobs_hosts(
+async def test_only_names_of_the_policy_and_of_the_hosts_of_the_job_are_resolved(
     name: str, of_policy: Answer, wanted: Answer
 ) -> None:
     class Policy(NoWayOut):

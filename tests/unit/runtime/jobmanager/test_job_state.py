@@ -1,4 +1,4 @@
-"""The life of a job: which ways there are, and what the end of a driver means."""
+"""The life cycle of a job: which transitions exist, and what the end of a driver means."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ BAD = DriverExit(succeeded=False, exit_code=1, error="ValueError: no", traceback
         pytest.param(S.FAILING, GOOD, S.FAILED, "", id="given up, although it still said success"),
     ],
 )
-def test_the_end_of_an_attempt(state: JobState, result: DriverExit | None, end: JobState, error: str) -> None:
+def test_the_end_of_an_attempt_decides_the_next_states_of_the_job(
+    state: JobState, result: DriverExit | None, end: JobState, error: str
+) -> None:
     verdict = judge_attempt(state, result, "exit code 0")
     life = JobLifecycle(state)
     for step in verdict.path:

@@ -1,4 +1,4 @@
-"""Restart strategies, by a clock that the tests move."""
+"""Restart strategies, with a clock that the tests control."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from sluice.runtime.restart_config import (
 
 
 def of(*, checkpointed: bool = False, **settings: object) -> RestartBackoff:
-    """The strategy of these settings, without jitter unless they say so."""
+    """Return the restart strategy for these settings, by default without jitter."""
     config = msgspec.convert({"jitter_factor": 0.0, **settings}, RestartConfig)
     return restart_backoff(config, checkpointed=lambda: checkpointed, chance=lambda: 1.0)
 
 
-def test_none_gives_up_at_once() -> None:
+def test_the_strategy_none_gives_up_at_once() -> None:
     assert of(strategy="none", checkpointed=True).failed(0) is None
 
 
-def test_the_default_restarts_only_jobs_that_have_a_checkpoint() -> None:
+def test_the_default_strategy_restarts_only_jobs_that_have_a_checkpoint() -> None:
     assert of(checkpointed=False).failed(0) is None
     assert of(checkpointed=True).failed(0) == 1.0
 
 
-def test_the_default_sees_the_first_checkpoint_when_it_comes() -> None:
+def test_the_default_strategy_sees_the_first_checkpoint_when_it_is_made() -> None:
     done: list[int] = []
     strategy = restart_backoff(RestartConfig(jitter_factor=0), checkpointed=lambda: bool(done), chance=lambda: 0.0)
     assert strategy.failed(0) is None
@@ -44,7 +44,7 @@ def test_the_default_sees_the_first_checkpoint_when_it_comes() -> None:
 
 
 @given(st.integers(0, 20), st.floats(0, 100))
-def test_fixed_delay_restarts_as_often_as_it_says(attempts: int, delay: float) -> None:
+def test_fixed_delay_restarts_exactly_as_often_as_configured(attempts: int, delay: float) -> None:
     strategy = of(strategy="fixed-delay", attempts=attempts, delay=delay)
     assert [strategy.failed(at) for at in range(attempts + 2)] == [delay] * attempts + [None, None]
 
@@ -54,14 +54,14 @@ def test_exponential_delays_grow_to_their_bound() -> None:
     assert [strategy.failed(at) for at in range(5)] == [1, 2, 4, 5, 5]
 
 
-def test_exponential_delays_begin_anew_after_a_long_time_in_which_the_job_ran() -> None:
+def test_exponential_delays_are_reset_after_the_job_ran_for_a_long_time() -> None:
     strategy = of(strategy="exponential-delay", initial_backoff=10, backoff_multiplier=2, reset_backoff_threshold=100)
     assert strategy.failed(0) == 10
     assert strategy.failed(109.9) == 20  # it ran for 99.9 s only
     assert strategy.failed(129.9 + 100) == 10
 
 
-def test_exponential_delay_gives_up_after_so_many_in_a_row() -> None:
+def test_exponential_delay_gives_up_after_too_many_failures_in_a_row() -> None:
     strategy = of(strategy="exponential-delay", attempts_before_reset_backoff=2, reset_backoff_threshold=100)
     assert [strategy.failed(at) is None for at in (0, 10, 20)] == [False, False, True]
     again = of(strategy="exponential-delay", attempts_before_reset_backoff=2, reset_backoff_threshold=100)
@@ -102,7 +102,7 @@ def test_failure_rate_gives_up_exactly_when_too_many_failures_are_within_the_int
             return
 
 
-def test_a_job_changes_what_it_names_and_nothing_else() -> None:
+def test_a_job_overrides_only_the_restart_settings_that_it_names() -> None:
     cluster = RestartConfig(strategy=RestartStrategy.FAILURE_RATE, delay=7, attempts=2)
     assert effective_restart_config(cluster, RestartWish()) == cluster
     settled = effective_restart_config(cluster, RestartWish(strategy=RestartStrategy.FIXED_DELAY, attempts=0))

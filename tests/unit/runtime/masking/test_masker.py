@@ -1,4 +1,4 @@
-"""Masking finds values in every form and across every boundary, and leaves all else alone."""
+"""Masking finds secret values in every form and across every boundary, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def streamed(what: Masker, pieces: list[bytes]) -> bytes:
         lambda value: repr({"password": value.decode()}).encode(),
     ],
 )
-def test_every_form_is_masked(form: Callable[[bytes], bytes]) -> None:
+def test_every_encoded_form_of_a_value_is_masked(form: Callable[[bytes], bytes]) -> None:
     printed = b"before " + form(VALUE) + b" after"
     masked = masker(VALUE).mask(printed)
     assert b"[secret s0]" in masked
@@ -60,7 +60,7 @@ def test_every_form_is_masked(form: Callable[[bytes], bytes]) -> None:
 
 
 @pytest.mark.parametrize("value", [VALUE, PEM, b"aXXXXXXXYZa", hashlib.sha512(b"1").digest() * 4 + b"x"])
-def test_no_boundary_lets_a_value_through(value: bytes) -> None:
+def test_a_value_split_at_any_boundary_is_masked(value: bytes) -> None:
     text = value.strip()
     printed = b"begin " + text + b" middle " + text + text + b" end"
     whole = masker(value).mask(printed)
@@ -70,7 +70,7 @@ def test_no_boundary_lets_a_value_through(value: bytes) -> None:
     assert streamed(masker(value), [bytes([byte]) for byte in printed]) == whole
 
 
-def test_random_pieces_are_masked_as_the_whole() -> None:
+def test_random_chunks_and_their_whole_text_are_masked_without_leaving_a_value() -> None:
     chance = random.Random(3)  # noqa: S311  # no secret
     values = [b"aab" * 4 + b"cd", b"abcdaabaab", b"daabaabcab!"]
     what = masker(*values)
@@ -85,12 +85,12 @@ def test_random_pieces_are_masked_as_the_whole() -> None:
             assert not any(value in result for value in values)
 
 
-def test_overlapping_occurrences_leave_no_inner_part() -> None:
+def test_overlapping_occurrences_of_a_value_are_masked_completely() -> None:
     value = b"a1234567a"
     assert masker(value).mask(b"a1234567a1234567a1234567a") == b"[secret s0]"
 
 
-def test_lines_of_a_value_are_masked_by_themselves_but_not_its_frame() -> None:
+def test_single_lines_of_a_pem_value_are_masked_but_not_its_frame() -> None:
     line = PEM.splitlines()[3]
     assert masker(PEM).mask(b"  " + line + b"  ") == b"  [secret s0]  "
     assert masker(PEM).mask(b"-----BEGIN PRIVATE KEY-----") == b"-----BEGIN PRIVATE KEY-----"
@@ -98,24 +98,24 @@ def test_lines_of_a_value_are_masked_by_themselves_but_not_its_frame() -> None:
 
 
 @pytest.mark.parametrize("value", [b"short", b"", b"       ", b"0000000000000000", b" 1234567 \n"])
-def test_values_that_would_be_found_everywhere_are_not_masked(value: bytes) -> None:
+def test_short_or_trivial_values_are_not_masked(value: bytes) -> None:
     assert not is_maskable(value)
     assert not masker(value).needed
     assert masker(value).mask(b"0000000000000000 short 1234567") == b"0000000000000000 short 1234567"
 
 
-def test_the_end_of_a_stream_does_not_show_a_value_that_was_cut_off() -> None:
+def test_a_value_cut_off_at_the_end_of_a_stream_is_masked() -> None:
     stream = masker(VALUE).stream()
     assert stream.feed(b"x " + VALUE[:-1]) == b"x "
     assert stream.end() == b"[secret]"
 
 
-def test_nothing_is_held_that_cannot_become_a_value() -> None:
+def test_a_stream_holds_back_no_text_that_cannot_become_a_value() -> None:
     stream = masker(VALUE, PEM).stream()
     assert stream.feed(b"a line\n") == b"a line\n"
 
 
-def test_what_is_held_is_bounded() -> None:
+def test_the_text_that_a_stream_holds_back_is_bounded() -> None:
     value = b"ab" * 30_000 + b"cd"
     stream = masker(value).stream()
     piece = b"ab" * 30_000
@@ -132,7 +132,7 @@ class Report(msgspec.Struct, frozen=True):
     number: int = 3
 
 
-def test_messages_are_masked_in_all_their_texts() -> None:
+def test_all_texts_of_a_message_are_masked() -> None:
     value = VALUE.decode()
     report = Report(f"failed: {value}", ("a", value), {"k": value}, VALUE)
     masked = masker(VALUE).mask_message(report)

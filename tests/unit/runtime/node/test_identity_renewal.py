@@ -25,7 +25,7 @@ from sluice.runtime.node.identity_renewal import (
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 
-def test_renewal_is_due_before_half_of_the_life_is_over_and_differs(tmp_path: Path) -> None:
+def test_renewal_is_due_before_half_of_the_lifetime_at_differing_times(tmp_path: Path) -> None:
     directory = TestPki(tmp_path).directory(SpiffeId.driver(TRUST_DOMAIN, "a" * 32), lifetime=dt.timedelta(minutes=60))
     now = dt.datetime.now(dt.UTC)
     delays = [seconds_until_renewal(directory, now=now) for _ in range(50)]
@@ -43,7 +43,7 @@ def test_a_directory_without_a_certificate_is_an_error(tmp_path: Path) -> None:
         seconds_until_renewal(tmp_path)
 
 
-def test_identity_is_due_at_its_time_and_not_before(tmp_path: Path) -> None:
+def test_an_identity_is_due_for_renewal_at_its_time_and_not_before(tmp_path: Path) -> None:
     directory = TestPki(tmp_path).directory(SpiffeId.driver(TRUST_DOMAIN, "a" * 32), lifetime=dt.timedelta(minutes=60))
     now = 1000.0
     watch = RenewalWatch(directory, monotonic=lambda: now)
@@ -54,7 +54,7 @@ def test_identity_is_due_at_its_time_and_not_before(tmp_path: Path) -> None:
     assert watch.is_due()
 
 
-def test_identity_is_due_at_once_when_another_authority_is_the_first_in_its_directory(tmp_path: Path) -> None:
+def test_an_identity_is_due_for_renewal_at_once_when_another_authority_comes_first(tmp_path: Path) -> None:
     pki = TestPki(tmp_path)
     directory = pki.directory(SpiffeId.driver(TRUST_DOMAIN, "a" * 32))
     watch = RenewalWatch(directory)
@@ -69,7 +69,7 @@ def test_identity_is_due_at_once_when_another_authority_is_the_first_in_its_dire
     assert not watch.is_due(), "whoever is renewing it is at it"
 
 
-def test_a_fifo_in_the_place_of_a_certificate_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_fifo_in_place_of_a_certificate_does_not_block(tmp_path: Path) -> None:
     directory = TestPki(tmp_path).directory(SpiffeId.driver(TRUST_DOMAIN, "a" * 32))
     watch = RenewalWatch(directory)
     assert not watch.is_due()
@@ -82,10 +82,10 @@ def test_a_fifo_in_the_place_of_a_certificate_keeps_nobody_waiting(tmp_path: Pat
 
 
 @pytest.mark.parametrize("readable", [True, False])
-async def test_an_identity_is_renewed_again_and_again_whatever_fails(
+async def test_renewal_of_an_identity_is_retried_after_any_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readable: bool
 ) -> None:
-    """A watch that ended with an error let the identity run out."""
+    """A renewal task that had ended with an error once let the identity expire."""
     for name in ("LOOK_SECONDS", "RENEWAL_RETRY_SECONDS"):
         monkeypatch.setattr(identity_renewal, name, 0.0)
     spiffe_id = SpiffeId.driver(TRUST_DOMAIN, "a" * 32)

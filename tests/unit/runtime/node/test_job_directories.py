@@ -1,4 +1,7 @@
-"""What processes outside a job do with the directories that it can write: they follow nothing and wait for nothing."""
+"""How processes outside a job use directories that the job can write.
+
+They follow no links and wait for nothing.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 @hostile
-def test_what_lies_in_the_place_of_a_log_is_not_read(
+def test_a_hostile_entry_in_place_of_a_log_is_not_read(
     job: Path, secret: Path, put: Callable[[Path, Path], object]
 ) -> None:
     put(job / "driver.stdout", secret)
@@ -59,7 +62,7 @@ def test_what_lies_in_the_place_of_a_log_is_not_read(
         read_log(job / "driver.stdout", 0, 100)
 
 
-async def test_a_fifo_in_the_place_of_a_log_uses_no_thread_up(job: Path) -> None:
+async def test_a_fifo_in_place_of_a_log_blocks_no_threads(job: Path) -> None:
     os.mkfifo(job / "driver.stderr")
     asked = [asyncio.to_thread(read_log, job / "driver.stderr", 0, 1) for _ in range(64)]
     answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -67,7 +70,7 @@ async def test_a_fifo_in_the_place_of_a_log_uses_no_thread_up(job: Path) -> None
 
 
 @hostile
-def test_what_lies_in_the_place_of_a_log_goes_and_nothing_else(
+def test_a_hostile_entry_in_place_of_a_log_is_removed_but_not_its_target(
     job: Path, secret: Path, put: Callable[[Path, Path], object]
 ) -> None:
     put(job / "driver.stdout", secret)
@@ -92,7 +95,7 @@ def test_a_sparse_log_is_shortened_without_being_read(job: Path) -> None:
         pytest.param(clean_executor_directory, STREAMS, id="executor"),
     ],
 )
-def test_only_logs_stay_whatever_else_a_job_has_put_there(
+def test_cleaning_a_job_directory_keeps_only_regular_log_files(
     job: Path, secret: Path, clean: Callable[[Path], None], logs: tuple[str, ...]
 ) -> None:
     for name, put in HOSTILE:
@@ -112,7 +115,7 @@ async def _nobody_signs(request: CsrToSign) -> SignedChain:
     raise NotImplementedError
 
 
-def test_an_executor_whose_heap_is_full_says_so(tmp_path: Path) -> None:
+def test_the_exit_report_of_an_executor_explains_a_full_heap(tmp_path: Path) -> None:
     launch = ExecutorLaunch(
         job_id="0" * 32,
         allocation_id="a",

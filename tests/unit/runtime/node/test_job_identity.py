@@ -20,7 +20,7 @@ DRIVER = SpiffeId.driver(TRUST_DOMAIN, JOB)
 
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
-    """The real one: as root each job has a uid of its own."""
+    """The real sandbox; when running as root, each job has its own uid."""
     return Sandbox.prepare(IsolationConfig())
 
 
@@ -33,7 +33,7 @@ def identity(tmp_path: Path) -> Path:
 
 
 def check_shown(identity: Path, shown: JobIdentity, uid: int | None) -> None:
-    """What the process sees is the identity; it alone can read the key, and cannot replace any of it."""
+    """Check that the process sees its identity, alone can read the key, and cannot replace any file."""
     names = [name for name in FILES if (identity / name).exists()]
     assert {"key.pem", "chain.pem", "ca.pem", "peers"} <= set(names)
     for name in names:
@@ -44,7 +44,9 @@ def check_shown(identity: Path, shown: JobIdentity, uid: int | None) -> None:
     assert not stat.S_IMODE(shown.visible_directory.stat().st_mode) & 0o022
 
 
-def test_the_process_sees_each_new_generation(identity: Path, sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_job_process_sees_each_new_generation_of_its_identity(
+    identity: Path, sandbox: Sandbox, tmp_path: Path
+) -> None:
     shown, uid = JobIdentity(identity, sandbox, JOB), sandbox.uid(JOB)
     assert (shown.visible_directory == identity) == (uid is None)
     shown.refresh()
@@ -57,7 +59,7 @@ def test_the_process_sees_each_new_generation(identity: Path, sandbox: Sandbox, 
     assert [path.name for path in shown.visible_directory.iterdir() if path.name.endswith(".tmp")] == []
 
 
-def test_what_is_gone_is_not_shown_any_more(identity: Path, sandbox: Sandbox) -> None:
+def test_a_removed_identity_file_is_no_longer_shown_to_the_job(identity: Path, sandbox: Sandbox) -> None:
     (identity / "crl.pem").write_text("a list")
     shown = JobIdentity(identity, sandbox, JOB)
     shown.refresh()
@@ -67,7 +69,7 @@ def test_what_is_gone_is_not_shown_any_more(identity: Path, sandbox: Sandbox) ->
     assert not (shown.visible_directory / "crl.pem").exists()
 
 
-def test_checkpoints_are_the_jobs_own_directory(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_the_checkpoint_directory_of_a_job_is_owned_by_its_user(sandbox: Sandbox, tmp_path: Path) -> None:
     restored = tmp_path / "checkpoints" / JOB / "query"
     restored.mkdir(parents=True)
     (restored / "metadata").write_text("from a savepoint")
@@ -81,12 +83,12 @@ def test_checkpoints_are_the_jobs_own_directory(sandbox: Sandbox, tmp_path: Path
 
 
 @pytest.mark.parametrize("url", ["", f"s3a://bucket/{JOB}", f"hdfs://host/{JOB}"])
-def test_what_is_no_directory_of_this_machine_needs_none(sandbox: Sandbox, url: str) -> None:
+def test_checkpoints_outside_the_local_file_system_need_no_directory(sandbox: Sandbox, url: str) -> None:
     assert own_checkpoints(url, sandbox, JOB) == ()
 
 
 @pytest.mark.parametrize("path", ["", "/", "/other", "/ffff", f"/{JOB}/..", f"/{JOB}?x", f"host/{JOB}"])
-def test_a_directory_that_is_not_the_jobs_is_refused(sandbox: Sandbox, tmp_path: Path, path: str) -> None:
+def test_a_checkpoint_directory_that_is_not_of_the_job_is_refused(sandbox: Sandbox, tmp_path: Path, path: str) -> None:
     where = f"file://{path}" if path.startswith("host") else f"file://{tmp_path}{path}"
     with pytest.raises(SandboxRefused):
         own_checkpoints(where, sandbox, JOB)

@@ -14,6 +14,6 @@ def test_every_version_of_a_secret_is_masked() -> None:
     assert masked == b"[secret token]<[secret token]<[secret other]"
 
 
-def test_a_secret_without_a_file_is_masked_only() -> None:
+def test_a_secret_without_a_file_name_gets_no_file() -> None:
     files = secret_files([GivenSecret("token", "old", OLD), GivenSecret("other", "", OTHER)])
     assert [(each.name, each.content) for each in files] == [("old", OLD)]

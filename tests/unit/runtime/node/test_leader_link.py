@@ -1,4 +1,7 @@
-"""A worker process registers, reports, and registers again when its leader is gone, refuses it or is superseded."""
+"""A worker process registers and reports to its leader.
+
+It registers again when the leader is gone, refuses it or is superseded.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ IDENTITY = SpiffeId.process("sluice.local", Role.JOBMANAGER, "jm-1")
 
 
 class Peer:
-    """A connection that the test ends."""
+    """A fake connection that stays open until the test closes it."""
 
     def __init__(self) -> None:
         self.identity = IDENTITY
@@ -43,7 +46,7 @@ class Accepted:
 
 @dataclass
 class Cluster:
-    """A leader that accepts everybody, and the process that registers."""
+    """A leader that accepts every registration, and the process that registers."""
 
     accepted: Accepted = field(default_factory=Accepted)
     unreachable: int = 0
@@ -79,7 +82,7 @@ class Cluster:
             raise error
 
     async def disconnected(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     @asynccontextmanager
     async def linked(self) -> AsyncIterator[asyncio.Task[None]]:
@@ -98,7 +101,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_it_registers_reports_and_reports_at_once_when_asked() -> None:
+async def test_a_worker_process_registers_and_reports_at_once_when_asked() -> None:
     cluster = Cluster(unreachable=1)
     async with cluster.linked():
         await eventually(lambda: cluster.heartbeats == [b"token"])
@@ -109,7 +112,7 @@ async def test_it_registers_reports_and_reports_at_once_when_asked() -> None:
     assert cluster.peers[0].gone.is_set()
 
 
-async def test_a_connection_that_breaks_is_made_again() -> None:
+async def test_a_worker_process_registers_again_after_a_broken_connection() -> None:
     cluster = Cluster()
     async with cluster.linked():
         await eventually(lambda: len(cluster.heartbeats) == 1)
@@ -118,7 +121,7 @@ async def test_a_connection_that_breaks_is_made_again() -> None:
         assert cluster.seen == [IDENTITY, None, IDENTITY]
 
 
-async def test_a_refused_registration_ends_its_connection_and_is_tried_again() -> None:
+async def test_a_refused_registration_closes_its_connection_and_is_retried() -> None:
     cluster = Cluster(refusals=[PeerUnreachable("not now"), RpcTimeout("late")])
     async with cluster.linked():
         await eventually(lambda: len(cluster.peers) == 3)
@@ -134,7 +137,9 @@ async def test_a_refused_registration_ends_its_connection_and_is_tried_again() -
         pytest.param(RpcTimeout("late"), False, 0.0, True, id="silent-for-too-long"),
     ],
 )
-async def test_when_it_registers_again(answer: Exception, another_leads: bool, silence: float, again: bool) -> None:
+async def test_a_worker_process_registers_again_if_refused_superseded_or_silent_for_too_long(
+    answer: Exception, another_leads: bool, silence: float, again: bool
+) -> None:
     cluster = Cluster(
         accepted=Accepted(heartbeat_interval=0.01, heartbeat_timeout=silence),
         another_leads=another_leads,

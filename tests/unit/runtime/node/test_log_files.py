@@ -12,7 +12,7 @@ from sluice.runtime.node.log_files import open_log, read_log, shorten_log
 
 
 def read_all(path: Path, limit: int) -> str:
-    """The log, piece by piece."""
+    """Read the log piece by piece and return its text."""
     pieces, offset = [], 0
     while True:
         chunk = read_log(path, offset, limit)
@@ -32,7 +32,9 @@ def test_pieces_of_text_join_to_the_text(tmp_path_factory: pytest.TempPathFactor
 
 
 @given(data=st.binary(max_size=200), limit=st.integers(1, 40))
-def test_any_bytes_can_be_read_to_their_end(tmp_path_factory: pytest.TempPathFactory, data: bytes, limit: int) -> None:
+def test_a_log_of_any_bytes_can_be_read_to_its_end(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, limit: int
+) -> None:
     path = tmp_path_factory.mktemp("log") / "log"
     path.write_bytes(data)
     read_all(path, limit)
@@ -43,7 +45,7 @@ def test_a_log_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
     assert (chunk.data, chunk.offset, chunk.next_offset, chunk.end) == ("", 7, 7, True)
 
 
-def test_a_growing_log_is_read_on_from_where_it_was(tmp_path: Path) -> None:
+def test_reading_a_growing_log_continues_at_the_last_offset(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with open_log(path) as log:
         log.write(b"one\n")
@@ -59,7 +61,7 @@ def test_a_log_is_private(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o600
 
 
-def test_a_long_log_keeps_its_end(tmp_path: Path) -> None:
+def test_shortening_a_log_keeps_its_end(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"a" * 100 + b"the end")
     shorten_log(path, keep=7)

@@ -1,4 +1,7 @@
-"""What a receiver was told: once, again after a time, and never without a bound."""
+"""The record of what a receiver was told.
+
+Events are sent once, lasting conditions again after an interval, and the record is bounded.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def worker(number: int, at: float = NOW) -> Event:
     return worker_excluded(f"sw-{number}", "no room", at)
 
 
-def test_what_happened_before_the_receiver_was_there_is_not_told() -> None:
+def test_job_events_from_before_a_receiver_was_added_are_not_sent() -> None:
     delivered = Delivered(since=NOW)
     assert not delivered.should_send(job(1, NOW - 1), NOW, REPEAT)
     assert not delivered.should_send(job(1, NOW), NOW, REPEAT)
@@ -29,7 +32,7 @@ def test_what_happened_before_the_receiver_was_there_is_not_told() -> None:
     assert delivered.should_send(worker(1, NOW - 1), NOW, REPEAT), "it is so now"
 
 
-def test_what_happened_once_is_told_once_and_what_is_so_again_after_a_time() -> None:
+def test_one_time_events_are_sent_once_and_lasting_conditions_again_after_an_interval() -> None:
     delivered = Delivered(since=0)
     delivered.record_confirmed([job(1), worker(1)], NOW, REPEAT)
     for later in (0, REPEAT - 1):
@@ -39,7 +42,7 @@ def test_what_happened_once_is_told_once_and_what_is_so_again_after_a_time() -> 
     assert delivered.should_send(worker(1), NOW - 3600, REPEAT), "the clock was set back"
 
 
-def test_what_is_told_survives_being_kept() -> None:
+def test_delivered_events_survive_encoding_and_decoding() -> None:
     delivered = Delivered(since=5.5)
     delivered.record_confirmed([job(1), worker(1)], NOW, REPEAT)
     again = msgspec.json.decode(msgspec.json.encode(delivered), type=Delivered)
@@ -47,7 +50,7 @@ def test_what_is_told_survives_being_kept() -> None:
     assert not again.should_send(job(1), NOW, REPEAT)
 
 
-def test_what_is_kept_of_all_receivers_fits_into_a_pointer_and_jobs_push_out_jobs_alone() -> None:
+def test_delivered_events_of_all_receivers_fit_into_a_pointer_and_jobs_displace_only_jobs() -> None:
     delivered = Delivered(since=1.0)
     delivered.record_confirmed([worker(1)], NOW, REPEAT)
     for number in range(3 * MAX_DELIVERED):
@@ -60,7 +63,7 @@ def test_what_is_kept_of_all_receivers_fits_into_a_pointer_and_jobs_push_out_job
     assert len(msgspec.json.encode(everything)) <= MAX_POINTER_BYTES
 
 
-def test_what_would_be_told_again_anyway_is_forgotten() -> None:
+def test_conditions_that_are_due_to_be_sent_again_are_forgotten() -> None:
     delivered = Delivered(since=1.0)
     delivered.record_confirmed([worker(1), job(1)], NOW, REPEAT)
     delivered.record_confirmed([worker(2)], NOW + REPEAT, REPEAT)

@@ -1,4 +1,4 @@
-"""What notifications say: the sentence, what to do, and nothing that a tenant could do with its names."""
+"""The text of notifications: what happened, what to do, and no way for a tenant to abuse names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOUR = 3600.0
 NOW = dt.datetime(2026, 11, 23, 12, 0, 30, tzinfo=dt.UTC).timestamp()
 
 
-def test_a_failed_job_is_told_of_once_with_the_command_that_shows_why() -> None:
+def test_a_failed_job_is_a_one_time_event_with_the_command_that_shows_why() -> None:
     event = job_failed("3f9c", "nightly.py", "oidc:ada@example.com", NOW)
     assert event.once
     assert event.kind == Kind.JOB_FAILED
@@ -55,7 +55,7 @@ def test_a_failed_job_is_told_of_once_with_the_command_that_shows_why() -> None:
         pytest.param(0.9 * HOUR, None, True, id="its beginning is not known: less than an hour"),
     ],
 )
-def test_a_certificate_should_have_been_renewed(left: float, life: float | None, late: bool) -> None:
+def test_a_certificate_that_is_late_for_its_renewal_is_an_event(left: float, life: float | None, late: bool) -> None:
     end = NOW + left
     start = 0.0 if life is None else end - life
     event = certificate_not_renewed(Certificate("spiffe://d/taskmanager/tm-1", "taskmanager/tm-1", end, start), NOW)
@@ -74,7 +74,7 @@ def test_a_certificate_that_was_renewed_and_is_late_again_is_another_event() -> 
     assert first.key != second.key
 
 
-def test_the_certificates_are_read_from_metrics() -> None:
+def test_certificates_are_read_from_metrics() -> None:
     text = """
 # HELP sluice_identity_not_after_seconds When it ends.
 sluice_identity_not_after_seconds{identity="spiffe://d/taskmanager/a",process="taskmanager/a"} 2000.0
@@ -95,7 +95,7 @@ sluice_identity_not_after_secondsX nonsense nonsense
     assert list(certificates_in('sluice_identity_not_after_seconds{identity="} broken')) == []
 
 
-def test_an_authority_is_told_of_in_its_last_month_or_quarter(tmp_path: Path) -> None:
+def test_an_authority_is_an_event_in_its_last_month_or_last_quarter_of_its_lifetime(tmp_path: Path) -> None:
     certificate = OutsideAuthority(tmp_path).certificate
     start, end = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
     before = end - min(30 * 24 * HOUR, (end - start) / 4)
@@ -110,14 +110,14 @@ def test_an_authority_is_told_of_in_its_last_month_or_quarter(tmp_path: Path) ->
     assert ended.key == event.key
 
 
-def test_an_excluded_worker_is_told_of_with_the_reason() -> None:
+def test_the_event_of_an_excluded_worker_has_the_reason() -> None:
     event = worker_excluded("sw-1", "no disk has room", NOW)
     assert "no disk has room" in event.what
     assert "sluice shuffle status" in event.action
     assert event.key == worker_excluded("sw-1", "2 jobs cannot reach it", NOW + 9).key
 
 
-def test_findings_of_the_audit_are_told_of_when_they_are_others() -> None:
+def test_audit_findings_are_a_new_event_when_they_have_changed() -> None:
     assert audit_finding({}, NOW) is None
     assert audit_finding({"high": 0}, NOW) is None
     event = audit_finding({"low": 1, "high": 2}, NOW)
@@ -129,7 +129,7 @@ def test_findings_of_the_audit_are_told_of_when_they_are_others() -> None:
     assert event.key == again.key != more.key
 
 
-def test_a_superseded_identity_that_was_renewed_is_told_of_with_the_way_to_find_the_thief() -> None:
+def test_the_event_of_a_superseded_renewal_names_the_serial_and_the_stolen_key_guide() -> None:
     at = dt.datetime(2026, 11, 23, tzinfo=dt.UTC)
     refusal = Refusal(
         identity="spiffe://d/taskmanager/tm-1",
@@ -163,7 +163,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_names_of_tenants_are_no_header_markup_mention_or_url(name: str) -> None:
+def test_names_of_tenants_cannot_inject_headers_markup_mentions_or_urls(name: str) -> None:
     told = worker_excluded("sw-1", name, NOW)
     for text in (safe_text(name), told.what):
         assert len(text) <= MAX_TEXT_CHARACTERS + 100

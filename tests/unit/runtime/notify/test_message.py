@@ -1,4 +1,4 @@
-"""A message in the words of mail and JSON."""
+"""Formatting of a message as mail and as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parsed(message: Message) -> EmailMessage:
     return found
 
 
-def test_the_body_of_a_webhook() -> None:
+def test_the_body_of_a_webhook_message_has_title_cluster_events_and_text() -> None:
     job, worker = job_failed("3f", "n", "ada", NOW), worker_excluded("sw-1", "no room", NOW)
     body = json.loads(Message("sluice.local", [job, worker], NOW, more=3).json())
     assert body["title"] == "[sluice] sluice.local: job-failed, worker-excluded"
@@ -52,7 +52,7 @@ def test_a_mail_says_what_happened_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("cluster", ["sluice.local", HOSTILE, "x" * 1000])
-def test_hostile_words_stay_in_the_body_on_one_line(cluster: str) -> None:
+def test_hostile_names_in_a_mail_stay_in_the_body_on_one_line(cluster: str) -> None:
     mail = parsed(Message(cluster, [job_failed("3f", HOSTILE, HOSTILE, NOW)], NOW))
     assert sorted(mail.keys()) == [
         "Auto-Submitted",
@@ -69,5 +69,5 @@ def test_hostile_words_stay_in_the_body_on_one_line(cluster: str) -> None:
     assert not any(line.startswith("Bcc") for line in mail.get_content().splitlines())
 
 
-def test_a_test_says_so() -> None:
+def test_a_test_message_says_that_it_is_a_test() -> None:
     assert "This is a test" in Message("c", [sample_event(NOW)], NOW).text

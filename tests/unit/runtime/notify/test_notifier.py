@@ -1,4 +1,7 @@
-"""Who is told what, and when: by a clock that the test moves, with receivers and a store that fail when told to."""
+"""Tests of who is told what, and when.
+
+The test controls the clock; receivers and the store fail on demand.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ MINUTE, HOUR = 60.0, 3600.0
 
 @dataclass
 class FakeReceiver:
-    """Takes messages, or raises ``fails``."""
+    """A fake receiver that records messages, or raises ``fails``."""
 
     messages: list[Message] = field(default_factory=list)
     attempts: int = 0
@@ -52,13 +55,13 @@ class FakeReceiver:
 
     @property
     def told(self) -> list[str]:
-        """The subjects, in order."""
+        """The subjects of all received events, in order."""
         return [event.subject for message in self.messages for event in message.events]
 
 
 @dataclass
 class FakeStore:
-    """Keeps what is written in memory; ``fails``: the disk is full."""
+    """A fake store in memory; with ``fails`` it behaves like a full disk."""
 
     data: bytes | None = None
     fails: bool = False
@@ -76,7 +79,7 @@ class FakeStore:
 
 @dataclass
 class World:
-    """A cluster with what happens in it, a store, receivers, and a clock."""
+    """A cluster with its events, a store, receivers and a clock."""
 
     config: NotifyConfig
     store: FakeStore = field(default_factory=FakeStore)
@@ -92,7 +95,7 @@ class World:
         self.start()
 
     def start(self) -> None:
-        """The process starts, or starts again."""
+        """Start or restart the notifier."""
         self.notifier = Notifier(
             self.config,
             "sluice.local",
@@ -121,7 +124,7 @@ class World:
         self.workers.append(worker_excluded(name, "no room", self.now))
 
     async def after(self, seconds: float = 0.0) -> None:
-        """Time passes, and the notifier looks."""
+        """Advance the clock, then run one step of the notifier."""
         self.now += seconds
         await self.notifier.step()
 
@@ -139,7 +142,7 @@ def world(*receivers: WebhookConfig, **settings: Any) -> World:
     return World(NotifyConfig(webhooks=hooks, **settings))
 
 
-async def test_what_happens_before_the_first_look_is_told() -> None:
+async def test_a_job_that_fails_before_the_first_check_is_reported() -> None:
     """A cluster has just been started, and its first job fails at once."""
     it = world()
     it.now += 1
@@ -148,7 +151,7 @@ async def test_what_happens_before_the_first_look_is_told() -> None:
     assert it.ops.told == ["job-1"]
 
 
-async def test_what_happens_is_told_once() -> None:
+async def test_events_after_the_start_are_reported_once() -> None:
     it = world()
     it.fail_job(0)
     await it.after()
@@ -162,7 +165,7 @@ async def test_what_happens_is_told_once() -> None:
     assert it.ops.attempts == 1
 
 
-async def test_what_is_still_so_is_told_again_after_a_time() -> None:
+async def test_a_lasting_condition_is_reported_again_after_the_repeat_interval() -> None:
     it = world(repeat_hours=24.0)
     it.exclude("sw-1")
     await it.after()
@@ -172,7 +175,7 @@ async def test_what_is_still_so_is_told_again_after_a_time() -> None:
     assert it.ops.told == ["sw-1", "sw-1"]
 
 
-async def test_what_comes_soon_after_a_message_is_gathered_for_the_next() -> None:
+async def test_events_soon_after_a_message_are_grouped_into_the_next_message() -> None:
     it = world(group_minutes=5.0)
     await it.after()
     it.now += 1
@@ -184,7 +187,7 @@ async def test_what_comes_soon_after_a_message_is_gathered_for_the_next() -> Non
     assert [len(each.events) for each in it.ops.messages] == [1, 19]
 
 
-async def test_a_receiver_is_told_of_the_kinds_that_it_names_alone() -> None:
+async def test_a_receiver_gets_only_the_kinds_of_events_that_it_names() -> None:
     it = world(hook("jobs", Kind.JOB_FAILED), hook("ops", Kind.WORKER_EXCLUDED), hook("none", Kind.AUTHORITY_ENDS))
     await it.after()
     it.now += 1
@@ -196,7 +199,7 @@ async def test_a_receiver_is_told_of_the_kinds_that_it_names_alone() -> None:
     assert it.receivers["none"].attempts == 0
 
 
-async def test_after_a_restart_nothing_is_told_again_and_nothing_is_left_out() -> None:
+async def test_after_a_restart_no_event_is_sent_again_and_no_event_is_left_out() -> None:
     it = world(group_minutes=5.0)
     await it.after()
     it.now += 1
@@ -215,7 +218,7 @@ async def test_after_a_restart_nothing_is_told_again_and_nothing_is_left_out() -
     assert sorted(it.ops.told) == ["job-1", "job-2", "job-3", "sw-1"]
 
 
-async def test_a_receiver_that_fails_is_tried_again_less_and_less_often_and_told_everything() -> None:
+async def test_a_failing_receiver_is_retried_with_backoff_and_gets_every_event_in_the_end() -> None:
     it = world()
     await it.after()
     it.ops.fails = NotifyError("no")
@@ -237,7 +240,7 @@ async def test_a_receiver_that_fails_is_tried_again_less_and_less_often_and_told
     assert it.ops.told == ["job-1", "job-2"]
 
 
-async def test_a_receiver_that_fails_does_not_keep_others_from_being_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_receiver_does_not_keep_messages_from_other_receivers(caplog: pytest.LogCaptureFixture) -> None:
     it = world(hook("ops", Kind.WORKER_EXCLUDED), hook("other", Kind.WORKER_EXCLUDED))
     it.ops.fails = ZeroDivisionError("a fault of ours")
     it.exclude("sw-1")
@@ -246,7 +249,7 @@ async def test_a_receiver_that_fails_does_not_keep_others_from_being_told(caplog
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_what_is_over_before_it_could_be_told_is_not_told() -> None:
+async def test_a_condition_that_ends_before_it_could_be_sent_is_not_reported() -> None:
     it = world()
     it.ops.fails = NotifyError("no")
     it.exclude("sw-1")
@@ -257,7 +260,7 @@ async def test_what_is_over_before_it_could_be_told_is_not_told() -> None:
     assert it.ops.told == []
 
 
-async def test_a_job_that_is_no_longer_kept_is_still_told_of() -> None:
+async def test_a_failed_job_that_is_no_longer_kept_is_still_reported() -> None:
     it = world()
     await it.after()
     it.ops.fails = NotifyError("no")
@@ -270,7 +273,9 @@ async def test_a_job_that_is_no_longer_kept_is_still_told_of() -> None:
     assert it.ops.told == ["job-1"]
 
 
-async def test_what_cannot_be_seen_is_neither_over_nor_said_of_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_kind_that_cannot_be_collected_is_not_over_and_does_not_stop_other_kinds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     it = world()
     it.ops.fails = NotifyError("no")
     it.exclude("sw-1")
@@ -284,7 +289,7 @@ async def test_what_cannot_be_seen_is_neither_over_nor_said_of_the_rest(caplog: 
     assert caplog.text.count("cannot collect notifications of worker-excluded now") == 1
 
 
-async def test_nothing_is_sent_while_what_was_told_cannot_be_kept() -> None:
+async def test_no_message_is_sent_while_the_delivery_state_cannot_be_stored() -> None:
     it = world()
     it.store.fails = True
     it.exclude("sw-1")
@@ -297,7 +302,7 @@ async def test_nothing_is_sent_while_what_was_told_cannot_be_kept() -> None:
     assert it.ops.told == ["sw-1"]
 
 
-async def test_a_full_disk_after_a_message_stops_the_next_one_and_sends_none_twice() -> None:
+async def test_a_full_disk_after_a_message_stops_the_next_message_and_sends_no_event_twice() -> None:
     it = world(group_minutes=0.0)
     await it.after()
     it.store.fails = True
@@ -313,7 +318,7 @@ async def test_a_full_disk_after_a_message_stops_the_next_one_and_sends_none_twi
     assert it.ops.told == ["sw-1", "sw-2"]
 
 
-async def test_killed_between_message_and_disk_it_tells_again() -> None:
+async def test_a_notifier_killed_between_sending_and_storing_sends_the_event_again() -> None:
     it = world()
     await it.after()
     it.now += 1
@@ -328,7 +333,7 @@ async def test_killed_between_message_and_disk_it_tells_again() -> None:
 
 
 async def hanging() -> tuple[World, asyncio.Task[None]]:
-    """One receiver was told of a job, and another one does not answer."""
+    """Return a world where one receiver was told of a job and another does not answer."""
     it = world(hook("ops", Kind.JOB_FAILED), hook("slow", Kind.JOB_FAILED))
     await it.after()
     it.now += 1
@@ -339,7 +344,7 @@ async def hanging() -> tuple[World, asyncio.Task[None]]:
     return it, step
 
 
-async def test_stopped_while_a_receiver_hangs_it_tells_the_other_one_no_second_time() -> None:
+async def test_stopping_while_a_receiver_hangs_sends_no_event_twice_to_the_other_receiver() -> None:
     it, step = await hanging()
     step.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -352,7 +357,7 @@ async def test_stopped_while_a_receiver_hangs_it_tells_the_other_one_no_second_t
 
 
 @pytest.mark.parametrize("full", [False, True])
-async def test_it_stops_when_the_disk_is_full_too(full: bool) -> None:
+async def test_a_notifier_can_be_stopped_while_a_receiver_hangs_even_if_the_disk_is_full(full: bool) -> None:
     it, step = await hanging()
     it.store.fails = full
     step.cancel()
@@ -361,7 +366,9 @@ async def test_it_stops_when_the_disk_is_full_too(full: bool) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[]", b'{"ops": {"since": "x"}}', b'{"ops": {"sinse": 1}}'])
-async def test_a_damaged_memory_is_begun_anew(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_damaged_delivery_state_is_replaced_with_a_warning(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     it = world()
     it.store.data = data
     it.fail_job(0)
@@ -372,7 +379,7 @@ async def test_a_damaged_memory_is_begun_anew(data: bytes, caplog: pytest.LogCap
     assert json.loads(it.store.data or b"")["ops"]["told"]
 
 
-async def test_a_flood_of_failed_jobs_is_bounded_and_comes_after_what_is_urgent() -> None:
+async def test_a_flood_of_failed_jobs_is_bounded_and_comes_after_urgent_events() -> None:
     it = world(group_minutes=1.0)
     await it.after()
     it.now += 1
@@ -390,7 +397,7 @@ async def test_a_flood_of_failed_jobs_is_bounded_and_comes_after_what_is_urgent(
     assert len(it.store.data or b"") < 64 << 10
 
 
-async def test_a_receiver_that_is_new_is_not_told_of_old_jobs_and_one_that_is_gone_is_forgotten() -> None:
+async def test_a_new_receiver_gets_no_old_job_events_and_a_removed_receiver_is_forgotten() -> None:
     it = world()
     await it.after()
     it.now += 1
@@ -404,7 +411,9 @@ async def test_a_receiver_that_is_new_is_not_told_of_old_jobs_and_one_that_is_go
     assert set(json.loads(it.store.data or b"")) == {"new"}
 
 
-async def test_what_a_receiver_did_not_take_is_logged_and_not_sent_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_events_that_a_receiver_partly_refuses_are_logged_and_not_sent_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     it = world()
     it.ops.complaint = "it refuses 1 of 2 addresses"
     it.exclude("sw-1")
@@ -415,7 +424,7 @@ async def test_what_a_receiver_did_not_take_is_logged_and_not_sent_again(caplog:
     assert "refuses 1 of 2" in caplog.text
 
 
-async def test_metrics_tell_what_was_sent_failed_and_waits() -> None:
+async def test_metrics_count_sent_failed_and_waiting_notifications() -> None:
     def value(name: str) -> float:
         return REGISTRY.get_sample_value(name, {"receiver": "counted"}) or 0.0
 

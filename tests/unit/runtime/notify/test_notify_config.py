@@ -1,4 +1,4 @@
-"""``[notify]``: nobody is told of anything that is not named, and what cannot work is refused."""
+"""``[notify]``: receivers get only the kinds they name, and settings that cannot work are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_nobody_is_notified_by_default() -> None:
     assert not NotifyConfig().receivers
 
 
-def test_receivers_of_both_sorts() -> None:
+def test_webhook_and_mail_receivers_are_read() -> None:
     config = read(webhooks=[HOOK], mails=[MAIL, MAIL | {"name": "tls", "tls": "implicit"}])
     assert [each.name for each in config.receivers] == ["chat", "ops", "tls"]
     assert config.webhooks[0].kinds == (Kind.JOB_FAILED,)
@@ -75,12 +75,12 @@ def test_receivers_of_both_sorts() -> None:
         pytest.param({"group_minutes": -1}, id="group"),
     ],
 )
-def test_what_cannot_work_is_refused(settings: dict[str, Any]) -> None:
+def test_invalid_notify_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         read(**settings)
 
 
-def test_a_mistake_is_told_with_its_key(tmp_path: Path) -> None:
+def test_an_invalid_notify_setting_is_reported_with_its_key(tmp_path: Path) -> None:
     file = tmp_path / "sluice.toml"
     file.write_text('[[notify.webhooks]]\nname = "chat"\nkinds = ["job-fail"]\nurl = "https://chat.example.com/"\n')
     with pytest.raises(UsageError, match=r"configuration notify\.webhooks: Invalid enum value 'job-fail'"):

@@ -1,4 +1,4 @@
-"""What the leading JobManager sees of its cluster that people should know."""
+"""Events of its cluster that the leading JobManager reports to people."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def worker(name: str, state: WorkerState) -> WorkerView:
 
 
 class World:
-    """A home with authorities, and what its JobManager is told."""
+    """A home with authorities, and the data that its JobManager receives."""
 
     def __init__(self, root: Path) -> None:
         self.home = Home(root).create()
@@ -75,26 +75,26 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "home")
 
 
-async def test_a_cluster_in_which_nothing_is_wrong(world: World) -> None:
+async def test_a_healthy_cluster_has_no_events(world: World) -> None:
     for kind in Kind:
         assert await world.see(kind) == [], kind
 
 
-async def test_jobs_that_failed_and_no_others(world: World) -> None:
+async def test_only_failed_jobs_are_job_failed_events(world: World) -> None:
     world.known = [job(n, state) for n, state in enumerate(JobState)] + [job(99, JobState.FAILED, None)]
     (event,) = await world.see(Kind.JOB_FAILED)
     assert event.subject == f"job-{list(JobState).index(JobState.FAILED)}"
     assert event.at == 1.0
 
 
-async def test_certificates_of_any_process(world: World) -> None:
+async def test_late_certificates_of_any_process_are_events(world: World) -> None:
     soon = world.now.timestamp() + 60
     world.text = f'sluice_identity_not_after_seconds{{identity="spiffe://d/auth/x",process="auth/x"}} {soon}\n'
     (event,) = await world.see(Kind.CERTIFICATE_NOT_RENEWED)
     assert event.subject == "spiffe://d/auth/x"
 
 
-async def test_authorities_of_this_home_and_the_one_of_another(world: World, tmp_path: Path) -> None:
+async def test_ending_authorities_of_this_and_another_home_are_events(world: World, tmp_path: Path) -> None:
     config = PkiConfig()
     world.now = NOW + dt.timedelta(days=config.authority_days - 20)
     kinds = {each.subject.split()[0] for each in await world.see(Kind.AUTHORITY_ENDS)}
@@ -104,13 +104,13 @@ async def test_authorities_of_this_home_and_the_one_of_another(world: World, tmp
     assert f"internal authority {elsewhere.serial_number:x}" in subjects
 
 
-async def test_workers_that_are_excluded_and_no_others(world: World) -> None:
+async def test_only_excluded_shuffle_workers_are_worker_excluded_events(world: World) -> None:
     world.workers = [worker(f"sw-{state.lower()}", state) for state in WorkerState]
     assert [each.subject for each in await world.see(Kind.WORKER_EXCLUDED)] == ["sw-excluded"]
     assert await world.see(Kind.WORKER_EXCLUDED, shuffle=False) == []
 
 
-async def test_findings_of_the_last_audit(world: World) -> None:
+async def test_findings_of_the_last_audit_are_an_event(world: World) -> None:
     make_private_directory(summary_file(world.home).parent)
     summary = AuditSummary(at=NOW.timestamp(), checks=10, findings={"high": 1})
     write_secret(summary_file(world.home), msgspec.json.encode(summary))
@@ -120,7 +120,7 @@ async def test_findings_of_the_last_audit(world: World) -> None:
     assert await world.see(Kind.AUDIT_FINDING) == []
 
 
-async def test_superseded_certificates_that_were_shown(world: World) -> None:
+async def test_renewals_with_superseded_certificates_are_events(world: World) -> None:
     refusal = Refusal(
         identity="spiffe://sluice.local/taskmanager/tm-1",
         authority=AuthorityKind.INTERNAL,
@@ -137,7 +137,7 @@ async def test_superseded_certificates_that_were_shown(world: World) -> None:
     assert await world.see(Kind.SUPERSEDED_RENEWAL) == []
 
 
-async def test_what_was_told_is_kept_with_what_the_next_leader_needs() -> None:
+async def test_the_delivery_state_is_stored_as_a_pointer_for_the_next_leader() -> None:
     service = Service(timeout=10.0)
     entry = PointerEntry(SimulatedPointers(service, Lines(service), service.open(), lambda: None))
     assert await entry.read() is None

@@ -1,4 +1,4 @@
-"""A worker as its manager sees it, and the settings it is made from."""
+"""A shuffle worker as its manager sees it, and the settings from which it is created."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ CONFIG = ShuffleConfig(enabled=True, memory_mb=32, disk_reserve_mb=1, job_quota_
 
 @pytest.fixture
 def worker(tmp_path: Path) -> ShuffleWorker:
-    """Not started: what it keeps is on no disk."""
+    """A worker that is not started and has no data on disk."""
     config = worker_config(Home.at(tmp_path / "home").create(), CONFIG, "w-1")
     return ShuffleWorker(config, TestPki(tmp_path).process(Role.SHUFFLE_WORKER, "w-1"))
 
 
-async def test_a_job_that_begins_anew_has_another_key(worker: ShuffleWorker) -> None:
+async def test_a_job_that_restarts_with_another_integrity_key_is_served_until_its_release(
+    worker: ShuffleWorker,
+) -> None:
     endpoint = WorkerEndpoint(worker)
     for key in (b"01234567", b"01234567", b"76543210"):
         await endpoint.reconcile((), (LiveJob(job_id=JOB, integrity_key=key),))
@@ -42,7 +44,7 @@ async def test_a_job_that_begins_anew_has_another_key(worker: ShuffleWorker) -> 
     assert worker.jobs() == ()
 
 
-def test_the_report_has_what_the_manager_decides_by(worker: ShuffleWorker) -> None:
+def test_a_worker_report_has_jobs_draining_memory_and_disks(worker: ShuffleWorker) -> None:
     worker.allow_job(JOB, b"01234567")
     worker.drain(True)
     report = worker.report()
@@ -64,7 +66,7 @@ def test_each_worker_has_a_folder_of_its_own_on_each_disk(tmp_path: Path) -> Non
     assert worker_config(home, disks, "w-2").directories == (tmp_path / "d1" / "w-2", tmp_path / "d2" / "w-2")
 
 
-def test_a_worker_takes_the_port_that_it_had_when_it_is_free(tmp_path: Path) -> None:
+def test_a_worker_reuses_its_last_port_if_it_is_free(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     assert last_port(home, "127.0.0.1", "w-1") == 0
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -89,12 +91,12 @@ def test_a_worker_takes_the_port_that_it_had_when_it_is_free(tmp_path: Path) -> 
         ({"workers_per_shuffle": 1, "replicas": 2}, "workers_per_shuffle"),
     ],
 )
-def test_settings_that_do_not_go_together(settings: dict[str, Any], named: str) -> None:
+def test_conflicting_shuffle_settings_are_refused(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(ShuffleMisconfigured, match=named):
         check_shuffle(ShuffleConfig(**settings))
 
 
-def test_a_service_elsewhere_needs_no_workers_here() -> None:
+def test_an_external_shuffle_service_needs_no_local_workers() -> None:
     elsewhere = ShuffleConfig(enabled=True, managers=("sm1:7337", "sm2:7337"), workers=0, replicas=2)
     assert not check_shuffle(elsewhere).local
     assert elsewhere.addresses() == (("sm1", 7337), ("sm2", 7337))

@@ -1,4 +1,4 @@
-"""What a worker's settings become."""
+"""Translation of a shuffle worker's settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.runtime.shuffle.config import ShuffleConfig
 from sluice.runtime.shuffle.worker.config import Layout, Policy
 
 
-def test_a_worker_encrypts_only_when_told_to(tmp_path: Path) -> None:
+def test_a_worker_has_no_encryption_secret_by_default(tmp_path: Path) -> None:
     assert worker_config(Home.at(tmp_path), ShuffleConfig(), "w-1").at_rest_secret == b""
 
 
@@ -28,6 +28,6 @@ def test_each_worker_has_a_secret_of_its_own_and_keeps_it(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("policy", [pytest.param(policy, id=policy) for policy in Policy])
 @pytest.mark.parametrize("layout", [pytest.param(layout, id=layout) for layout in Layout])
-def test_a_worker_keeps_to_the_policy_and_layout_of_the_service(tmp_path: Path, policy: Policy, layout: Layout) -> None:
+def test_a_worker_uses_the_policy_and_layout_of_the_service(tmp_path: Path, policy: Policy, layout: Layout) -> None:
     made = worker_config(Home.at(tmp_path), ShuffleConfig(policy=policy, layout=layout), "w-1")
     assert (made.policy, made.layout) == (policy, layout)

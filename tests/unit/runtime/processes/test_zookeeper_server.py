@@ -26,14 +26,14 @@ def test_a_server_is_bound_to_its_host_and_knows_the_others() -> None:
     assert not any(line.startswith("clientPort=") for line in lines)
 
 
-def test_only_servers_of_the_own_trust_domain_are_let_in() -> None:
+def test_quorum_settings_admit_only_zookeeper_servers_of_the_own_trust_domain() -> None:
     assert quorum_settings("example.org").splitlines() == [
         "ssl.quorum.context.supplier.class=io.sluice.zookeeper.PunctualContext",
         "ssl.quorum.peers=spiffe://example.org/zookeeper/*",
     ]
 
 
-def test_servers_may_reach_each_other_elsewhere_than_clients_do() -> None:
+def test_servers_may_use_other_peer_addresses_than_clients_do() -> None:
     peers = [f"peers{each}" for each in (1, 2, 3)]
     lines = server_settings(EXPORTED, Path("/home/data"), HOSTS, "zk1.internal", peers)[0].splitlines()
     assert "secureClientPortAddress=zk1.internal" in lines
@@ -44,6 +44,6 @@ def test_servers_may_reach_each_other_elsewhere_than_clients_do() -> None:
         server_settings(EXPORTED, Path("/home/data"), HOSTS, "zk1.internal", peers[:2])
 
 
-def test_a_host_that_is_none_of_the_ensemble_is_refused() -> None:
+def test_a_host_outside_the_ensemble_is_refused() -> None:
     with pytest.raises(HaMisconfigured, match=r"zk4\.internal"):
         server_settings(EXPORTED, Path("/home/data"), HOSTS, "zk4.internal")

@@ -1,4 +1,4 @@
-"""Receipts: what is in them, and that nothing but an untouched one of a JobManager verifies."""
+"""Receipts: their content, and that only an unmodified receipt of a JobManager verifies."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_receipt_says_what_ran_and_who_allowed_it(receipt: bytes) -> None:
     assert (driver["isolation"], driver["egress"], driver["serials"]) == ("sandbox", "enforce", ["ab12"])
 
 
-def test_what_the_job_reports_is_kept_apart_from_what_the_cluster_saw(receipt: bytes) -> None:
+def test_connections_that_the_job_reports_are_kept_apart_from_those_the_cluster_saw(receipt: bytes) -> None:
     predicate = payload_of(receipt)["predicate"]
     (seen,) = predicate["connections"]["listed"]
     assert (seen["dialer"], seen["listener"], seen["count"]) == (
@@ -104,7 +104,7 @@ def test_what_the_job_reports_is_kept_apart_from_what_the_cluster_saw(receipt: b
     assert (predicate["reportedByJob"]["inputBytes"], predicate["reportedByJob"]["outputBytes"]) == (100, 7)
 
 
-def test_connections_outside_are_counted_by_destination_and_verdict(receipt: bytes) -> None:
+def test_egress_connections_are_counted_by_destination_and_verdict(receipt: bytes) -> None:
     egress = payload_of(receipt)["predicate"]["egress"]
     assert egress["complete"]
     assert (egress["allowed"], egress["refused"], egress["wouldBeRefused"]) == (2, 40, 0)
@@ -114,7 +114,7 @@ def test_connections_outside_are_counted_by_destination_and_verdict(receipt: byt
     ]
 
 
-def test_no_argument_setting_group_or_name_of_a_secret_is_in_it(receipt: bytes) -> None:
+def test_a_receipt_contains_no_argument_setting_group_or_secret_name(receipt: bytes) -> None:
     text = base64.b64decode(json.loads(receipt)["payload"])
     for hidden in (b"hunter2", b"conf-hunter3", b"spark.secret", b"prod-database", b"data-team", b"5" * 64):
         assert hidden not in text
@@ -122,9 +122,7 @@ def test_no_argument_setting_group_or_name_of_a_secret_is_in_it(receipt: bytes) 
     assert (parameters["arguments"], parameters["secrets"], parameters["disclosed"]) == (2, 1, None)
 
 
-def test_disclosed_parameters_are_those_of_the_commitment(
-    world: ReceiptWorld, receipt: bytes, disclosed: bytes
-) -> None:
+def test_disclosed_parameters_match_the_commitment(world: ReceiptWorld, receipt: bytes, disclosed: bytes) -> None:
     verified = verify_receipt(disclosed, world.anchors)
     assert "the disclosed arguments and settings are those of the commitment" in verified.checks
     shown, hidden = (payload_of(each)["predicate"]["submission"]["parameters"] for each in (disclosed, receipt))
@@ -156,7 +154,7 @@ def test_disclosed_parameters_are_those_of_the_commitment(
         ),
     ],
 )
-def test_egress_is_called_complete_only_if_nothing_can_be_missing(
+def test_egress_is_not_complete_if_any_connection_may_be_missing(
     world: ReceiptWorld, record: JobRecord, outside: EgressConnections | None
 ) -> None:
     assert not payload_of(world.issue(record, outside))["predicate"]["egress"]["complete"]
@@ -200,8 +198,8 @@ def test_a_job_that_reports_nonsense_does_not_prevent_its_receipt(world: Receipt
     verify_receipt(world.issue(record), world.anchors)
 
 
-def test_a_job_that_claims_to_be_the_jobmanager_is_not_believed(world: ReceiptWorld) -> None:
-    """Evidence of its own processes lies in files that it can write to."""
+def test_connections_that_a_job_forges_are_listed_only_as_reported_by_the_job(world: ReceiptWorld) -> None:
+    """The job can write to the files in which the evidence of its own processes lies."""
     forged = msgspec.structs.replace(
         RECORD.connections[0], peer=spiffe(f"job/{'b' * 32}/driver"), opened_at=STARTED_MS * 10.0
     )
@@ -239,7 +237,9 @@ def test_an_executor_without_a_known_box_is_not_called_isolated(world: ReceiptWo
         ),
     ],
 )
-def test_there_is_no_receipt_of_such_a_job(world: ReceiptWorld, record: JobRecord, why: str) -> None:
+def test_a_running_job_or_one_with_a_damaged_record_gets_no_receipt(
+    world: ReceiptWorld, record: JobRecord, why: str
+) -> None:
     before = world.log.state.count
     with pytest.raises(ReceiptUnavailable, match=why):
         world.issue(record)
@@ -262,7 +262,7 @@ def test_a_receipt_that_cannot_be_recorded_is_not_issued(world: ReceiptWorld) ->
         asyncio.run(ReceiptIssuer(world.jobmanager, away).issue(RECORD, OUTSIDE, principal="ada", disclose=False))
 
 
-def test_a_receipt_that_was_recorded_otherwise_is_not_issued(world: ReceiptWorld) -> None:
+def test_a_receipt_that_was_recorded_with_another_digest_is_not_issued(world: ReceiptWorld) -> None:
     async def lying(order: ProofOrder, by: str) -> AuditProof:
         return await world.prove(msgspec.structs.replace(order, sha256="0" * 64), by)
 
@@ -283,7 +283,7 @@ def test_a_receipt_of_an_older_submission_says_that_the_decision_is_not_recorded
 
 
 def altered(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """``value`` with one leaf of it changed, added or taken away, for each leaf, and where that is."""
+    """Yield each variant of ``value`` with one leaf changed, added or removed, and the changed path."""
     if isinstance(value, dict):
         for name, inside in value.items():
             yield from ((where, value | {name: changed}) for where, changed in altered(inside, f"{path}.{name}"))
@@ -333,7 +333,9 @@ def test_every_altered_field_of_the_envelope_is_noticed(world: ReceiptWorld, rec
         assert accepted(canonical(changed), world) is harmless, where
 
 
-def test_a_jobmanager_cannot_sign_again_what_was_recorded_otherwise(world: ReceiptWorld, disclosed: bytes) -> None:
+def test_an_altered_statement_that_its_jobmanager_signs_again_is_rejected(
+    world: ReceiptWorld, disclosed: bytes
+) -> None:
     """The audit log's record binds the content, whoever signs it."""
     proof = payload_of(disclosed)["predicate"]["auditLog"]
     changes = [
@@ -351,7 +353,7 @@ SIGNERS = [role for role in Role if role not in {Role.JOBMANAGER, Role.USER}]
 
 
 @pytest.mark.parametrize("role", SIGNERS)
-def test_no_other_role_can_sign_a_receipt(world: ReceiptWorld, role: Role) -> None:
+def test_no_role_but_the_jobmanager_can_sign_a_receipt(world: ReceiptWorld, role: Role) -> None:
     name = {Role.DRIVER: "", Role.EXECUTOR: "1"}.get(role, "x-1")
     document = world.issue(signer=world.identity(role, name))
     with pytest.raises(AttestationRejected, match="may not sign this"):
@@ -359,7 +361,9 @@ def test_no_other_role_can_sign_a_receipt(world: ReceiptWorld, role: Role) -> No
 
 
 @pytest.mark.parametrize("role", [role for role in SIGNERS if role is not Role.AUTH] + [Role.JOBMANAGER])
-def test_no_other_role_can_vouch_for_the_audit_log(world: ReceiptWorld, receipt: bytes, role: Role) -> None:
+def test_no_role_but_the_auth_service_can_sign_the_audit_log_checkpoint(
+    world: ReceiptWorld, receipt: bytes, role: Role
+) -> None:
     name = {Role.DRIVER: "", Role.EXECUTOR: "1"}.get(role, "y-1")
     statement = statement_of(receipt)
     genuine = statement.predicate.audit_log
@@ -370,21 +374,23 @@ def test_no_other_role_can_vouch_for_the_audit_log(world: ReceiptWorld, receipt:
         verify_receipt(document, world.anchors)
 
 
-def test_another_jobmanager_cannot_take_a_receipt_over(world: ReceiptWorld, receipt: bytes) -> None:
+def test_another_jobmanager_cannot_sign_a_receipt_as_its_own(world: ReceiptWorld, receipt: bytes) -> None:
     other = world.identity(Role.JOBMANAGER, "jm-2")
     document = canonical(sign(open_envelope(receipt, IN_TOTO).payload, IN_TOTO, other.material))
     with pytest.raises(AttestationRejected, match="its by is not"):
         verify_receipt(document, world.anchors)
 
 
-def test_a_proof_of_one_receipt_is_none_of_another(world: ReceiptWorld, receipt: bytes, disclosed: bytes) -> None:
+def test_an_audit_log_proof_of_another_receipt_is_rejected(
+    world: ReceiptWorld, receipt: bytes, disclosed: bytes
+) -> None:
     statement = with_proof(statement_of(receipt), statement_of(disclosed).predicate.audit_log)
     document = canonical(sign(canonical(statement), IN_TOTO, world.jobmanager.material))
     with pytest.raises(AttestationRejected, match="is of another receipt"):
         verify_receipt(document, world.anchors)
 
 
-def test_a_receipt_without_a_proof_is_none(world: ReceiptWorld, receipt: bytes) -> None:
+def test_a_receipt_without_an_audit_log_proof_is_rejected(world: ReceiptWorld, receipt: bytes) -> None:
     bare = with_proof(statement_of(receipt), None)
     document = canonical(sign(canonical(bare), IN_TOTO, world.jobmanager.material))
     with pytest.raises(AttestationRejected, match="no proof from the audit log"):
@@ -398,7 +404,7 @@ def test_a_receipt_verifies_after_its_certificates_have_expired(tmp_path: Path) 
 
 
 def recorded_at(world: ReceiptWorld, now: dt.datetime, auth: str) -> bytes:
-    """A receipt that the JobManager signs with the key that it has, and the log records at ``now``."""
+    """Return a receipt signed with the JobManager's current key and recorded in the log at ``now``."""
     statement = compose(RECORD, OUTSIDE, issued_by=world.jobmanager.spiffe_id, now=now, disclose=False)
     signer, before = world.jobmanager.material, world.now
     world.now = now
@@ -411,15 +417,15 @@ def recorded_at(world: ReceiptWorld, now: dt.datetime, auth: str) -> bytes:
     return canonical(sign(canonical(with_proof(statement, proof)), IN_TOTO, signer))
 
 
-def test_a_key_whose_certificate_had_expired_makes_no_receipt(tmp_path: Path) -> None:
-    """The audit log's time counts, which the thief of that key cannot choose."""
+def test_a_receipt_recorded_after_its_signer_certificate_expired_is_rejected(tmp_path: Path) -> None:
+    """The time of the audit log counts, which a thief of the signer's key cannot choose."""
     world = ReceiptWorld(tmp_path)
     document = recorded_at(world, world.now + dt.timedelta(days=60), "auth-2")
     with pytest.raises(AttestationRejected, match=r"the signer is not trusted: .* expired at"):
         verify_receipt(document, world.anchors)
 
 
-def test_a_certificate_that_was_not_valid_yet_makes_no_receipt(tmp_path: Path) -> None:
+def test_a_receipt_recorded_before_its_signer_certificate_was_valid_is_rejected(tmp_path: Path) -> None:
     world = ReceiptWorld(tmp_path, now=dt.datetime.now(dt.UTC) - dt.timedelta(days=60))
     later = world.now + dt.timedelta(days=30)
     world.now, earlier = later, world.now
@@ -466,14 +472,14 @@ def test_a_receipt_of_another_trust_domain_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "identity", [spiffe(f"job/{'b' * 32}/driver"), spiffe("jobmanager/jm-1"), "spiffe://", "x"], ids=lambda text: text
 )
-def test_a_process_that_is_not_of_the_job_is_refused(world: ReceiptWorld, identity: str) -> None:
+def test_a_receipt_with_a_process_that_is_not_of_its_job_is_refused(world: ReceiptWorld, identity: str) -> None:
     strange = msgspec.structs.replace(RECORD.processes[0], identity=identity)
     document = world.issue(msgspec.structs.replace(RECORD, processes=(strange,)))
     with pytest.raises(AttestationRejected, match="process"):
         verify_receipt(document, world.anchors)
 
 
-def test_without_any_anchor_nothing_verifies(receipt: bytes) -> None:
+def test_a_receipt_does_not_verify_without_any_trust_anchor(receipt: bytes) -> None:
     with pytest.raises(AttestationRejected):
         verify_receipt(receipt, ())
 
@@ -515,14 +521,14 @@ def duplicated_in_payload(receipt: bytes) -> bytes:
         ),
     ],
 )
-def test_what_is_not_one_whole_canonical_document_is_refused(
+def test_anything_but_one_whole_canonical_document_is_refused(
     world: ReceiptWorld, receipt: bytes, change: Callable[[bytes], bytes], why: str
 ) -> None:
     with pytest.raises(AttestationRejected, match=why):
         verify_receipt(change(receipt), world.anchors)
 
 
-def test_a_document_with_other_certificates_is_refused(world: ReceiptWorld, receipt: bytes) -> None:
+def test_a_receipt_with_a_replaced_certificate_is_refused(world: ReceiptWorld, receipt: bytes) -> None:
     document = json.loads(receipt)
     other = world.identity(Role.JOBMANAGER, "jm-3").material.leaf.public_bytes(Encoding.DER)
     chain = document["signatures"][0]["extension"]["ext"]["certificates"]
@@ -531,7 +537,7 @@ def test_a_document_with_other_certificates_is_refused(world: ReceiptWorld, rece
         verify_receipt(canonical(document), world.anchors)
 
 
-def test_files_must_be_among_those_that_ran(world: ReceiptWorld, receipt: bytes) -> None:
+def test_verification_fails_for_files_that_are_not_among_those_the_job_ran(world: ReceiptWorld, receipt: bytes) -> None:
     verified: VerifiedReceipt = verify_receipt(receipt, world.anchors, files=[("etl.py", "1" * 64)])
     assert verified.checks[-1] == "etl.py is what the job ran as pipeline/etl.py"
     with pytest.raises(AttestationRejected, match="not among what the job ran"):
@@ -545,7 +551,7 @@ def test_the_key_of_the_audit_log_can_be_pinned(world: ReceiptWorld, receipt: by
         verify_receipt(receipt, world.anchors, audit_key="0" * 32)
 
 
-def test_what_rest_answers_is_canonical_when_its_keys_are_sorted(receipt: bytes) -> None:
+def test_the_rest_answer_is_canonical_when_its_keys_are_sorted(receipt: bytes) -> None:
     envelope = msgspec.json.decode(receipt, type=Envelope)
     assert canonical(msgspec.json.decode(msgspec.json.encode(envelope))) + b"\n" == receipt
 

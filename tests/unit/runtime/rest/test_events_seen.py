@@ -1,4 +1,4 @@
-"""What the stream of the whole cluster and the list of savepoints tell of jobs that one may not see: nothing."""
+"""The cluster event stream and the savepoint list reveal nothing of jobs hidden from the caller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ADAS, EVES, LATE = "a" * 32, "e" * 32, "c" * 32
 
 
 class Jobs:
-    """Stands for the Dispatcher."""
+    """A fake Dispatcher."""
 
     def __init__(self) -> None:
         self.owners = {ADAS: "ada", EVES: "eve"}
@@ -44,7 +44,7 @@ class Jobs:
 
 
 class Told:
-    """An event stream whose reader changes what there is while it reads."""
+    """An event stream that changes the set of jobs while it is being read."""
 
     def __init__(self, jobs: Jobs, feed: JobFeed) -> None:
         self._jobs, self._feed = jobs, feed
@@ -62,7 +62,7 @@ class Told:
         self.told.append((event, getattr(document, "id", "")))
 
     async def breathe(self) -> None:
-        """Nothing to say."""
+        """Do nothing."""
 
     async def serve(self, _: Call[Any], produce: Produce) -> web.StreamResponse:
         await produce(cast("EventStream", self))
@@ -78,7 +78,7 @@ class Told:
             self._feed.changed(job_id)
 
     def _nothing(self) -> None:
-        """The loop ends."""
+        """Change nothing, so that the loop ends."""
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ class Told:
         pytest.param("grace", True, False, [LATE], [ADAS, EVES, LATE], id="of all"),
     ],
 )
-async def test_ids_of_jobs_that_are_gone_are_told_to_whoever_could_see_them(  # noqa: PLR0917  # a row of the table
+async def test_the_event_stream_reports_jobs_and_removed_jobs_only_to_those_who_could_see_them(  # noqa: PLR0917  # a row of the table
     monkeypatch: pytest.MonkeyPatch, name: str, any_owner: bool, present: bool, jobs: list[str], removed: list[str]
 ) -> None:
     monkeypatch.setattr(events, "LOOK_SECONDS", 0.01)
@@ -118,8 +118,10 @@ async def _numbers(_: Cluster) -> str:
 
 
 @pytest.mark.parametrize(("name", "any_owner", "seen"), [("eve", False, 1), ("bob", False, 0), ("bob", True, 2)])
-async def test_savepoints_are_listed_to_whoever_may_see_their_jobs(name: str, any_owner: bool, seen: int) -> None:
-    """Whether or not the job is still known."""
+async def test_savepoints_are_listed_only_to_those_who_may_see_their_jobs(
+    name: str, any_owner: bool, seen: int
+) -> None:
+    """Whether or not the cluster still keeps the job."""
 
     class Savepoints(Jobs):
         async def savepoints(self) -> tuple[Any, ...]:

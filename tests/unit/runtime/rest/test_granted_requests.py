@@ -1,7 +1,8 @@
-"""What REST does for access tokens and assertions that did not come by the gateway: what they grant, and no more.
+"""What access tokens and assertions grant at REST when they bypass the gateway.
 
-The real middleware, routes and handlers; what is behind them notes what it is asked for. Whoever gets at REST's socket,
-or holds a gateway's certificate, has an access token of five minutes here, or sees an assertion on its way.
+The middleware, routes and handlers are real; the endpoints behind them record what they are asked.
+The attacker reaches REST's socket or holds a gateway's certificate, and has an access token that is
+valid for five minutes, or sees an assertion in transit.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ READER = parse(b'version = 1\n[roles.reader]\nallow = ["overview.read"]\n', OPER
 
 @dataclass
 class Behind:
-    """What REST would ask; every answer that tells something of Ada's job, and every change, is noted."""
+    """The fake endpoints behind REST.
+
+    They record every answer that reveals something of Ada's job, and every change.
+    """
 
     told: list[str] = field(default_factory=list)
 
@@ -139,14 +143,14 @@ class Behind:
 
 @dataclass
 class Socket:
-    """REST as whoever reaches its socket meets it."""
+    """REST as seen by a client that reaches its socket directly."""
 
     gateway: AssertingGateway
     session: aiohttp.ClientSession
     behind: Behind
 
     def access_token_of(self, role: str, policy: Policy = DEFAULT, name: str = "eve") -> dict[str, str]:
-        """The header of an access token as the auth service issues it."""
+        """Return the header of an access token as the auth service issues it."""
         text, _ = issue(
             Principal(name, (role,), "token", Credential("token", "id-1")), self.gateway.keys, policy, now=time.time()
         )
@@ -186,13 +190,13 @@ CHANGES = (
 
 
 @pytest.mark.parametrize("role", ["submitter", "viewer", "operator", "admin"])
-async def test_an_access_token_changes_nothing_whatever_its_role_may(rest: Socket, role: str) -> None:
+async def test_an_access_token_cannot_change_anything_whatever_its_role_allows(rest: Socket, role: str) -> None:
     for method, target in CHANGES:
         assert await rest.status(method, target, rest.access_token_of(role)) == 401, target
     assert rest.behind.told == []
 
 
-async def test_an_access_token_shows_what_its_role_may_see_and_of_whom(rest: Socket) -> None:
+async def test_an_access_token_grants_the_log_reads_of_its_role_for_the_granted_owners(rest: Socket) -> None:
     log = "/v1/jobs/{}/logs?source=driver.stdout"
     assert await rest.status("GET", log.format(ADAS), rest.access_token_of("submitter")) == 403
     assert await rest.status("GET", log.format(EVES), rest.access_token_of("submitter")) == 200
@@ -201,7 +205,7 @@ async def test_an_access_token_shows_what_its_role_may_see_and_of_whom(rest: Soc
     assert rest.behind.told == ["log of e", "log of a"]
 
 
-async def test_an_access_token_whose_role_does_not_tell_all_is_for_the_auth_service_alone(rest: Socket) -> None:
+async def test_an_access_token_with_scopes_is_refused_without_the_auth_service(rest: Socket) -> None:
     principal = Principal("eve", ("admin",), "token", Credential("token", "id-1"), scopes=("jobs.list",))
     text, _ = issue(principal, rest.gateway.keys, DEFAULT, now=time.time())
     for target in ("/v1/jobs", "/v1/taskmanagers"):
@@ -210,7 +214,7 @@ async def test_an_access_token_whose_role_does_not_tell_all_is_for_the_auth_serv
 
 @pytest.mark.parametrize("role", ["submitter", "viewer", "nobody"])
 async def test_no_route_is_open_to_an_access_token_that_does_not_name_it(rest: Socket, role: str) -> None:
-    """Over every route that there is: a new one is closed until the policy names it."""
+    """Over all existing routes: a new route is closed until the policy names it."""
     admitted = DEFAULT.operations_by_role().get(role, frozenset())
     closed = [each for each in PUBLISHED if each.method != "GET" or each.operation not in admitted]
     assert closed
@@ -220,8 +224,8 @@ async def test_no_route_is_open_to_an_access_token_that_does_not_name_it(rest: S
     assert rest.behind.told == []
 
 
-async def test_an_assertion_is_good_for_its_request_alone(rest: Socket) -> None:
-    """Seen on its way, it cancels no other job, drains nothing, and does not do the same again."""
+async def test_an_assertion_is_valid_for_its_own_request_only(rest: Socket) -> None:
+    """An intercepted assertion cancels no other job, drains nothing, and cannot be replayed."""
 
     def cancel(job_id: str, **claims: Any) -> dict[str, str]:
         target = f"/v1/jobs/{job_id}?mode=cancel"
@@ -240,7 +244,7 @@ async def test_an_assertion_is_good_for_its_request_alone(rest: Socket) -> None:
     assert rest.behind.told == ["cancelled e"]
 
 
-async def test_lists_of_the_cluster_tell_a_submitter_nothing_of_the_jobs_of_others(rest: Socket) -> None:
+async def test_cluster_lists_show_a_submitter_nothing_of_the_jobs_of_others(rest: Socket) -> None:
     eve, grace = rest.access_token_of("submitter"), rest.access_token_of("viewer", name="grace")
     (taskmanager,) = (await rest.get("/v1/taskmanagers", eve))["taskmanagers"]
     assert [(slot["state"], slot["job_id"]) for slot in taskmanager["slots"]] == [("ACTIVE", ""), ("ACTIVE", EVES)]

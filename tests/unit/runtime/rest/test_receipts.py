@@ -1,4 +1,4 @@
-"""The route of receipts: who gets one, of which jobs, and what a submission keeps for it."""
+"""The receipts route: who gets a receipt, for which jobs, and what a submission stores for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PATH = f"/v1/jobs/{JOB}/receipts"
 
 @dataclass
 class Behind:
-    """Dispatcher and egress endpoint, as far as receipts ask them."""
+    """A fake Dispatcher and egress endpoint, with only the methods that receipts use."""
 
     record: JobRecord = RECORD
 
@@ -89,7 +89,7 @@ async def test_the_owner_gets_a_receipt_that_verifies(rest: Rest) -> None:
     assert verified.proven.detail["principal"] == "ada"
 
 
-async def test_only_the_owner_discloses_the_parameters(rest: Rest) -> None:
+async def test_only_the_owner_can_disclose_the_parameters_in_a_receipt(rest: Rest) -> None:
     status, document = await rest.ask(disclose_parameters=True)
     assert status == 200
     shown = verify_receipt(canonical(document), rest.world.anchors).statement.predicate.submission.parameters.disclosed
@@ -100,26 +100,26 @@ async def test_only_the_owner_discloses_the_parameters(rest: Rest) -> None:
     assert (refused, problem["type"]) == (403, "urn:sluice:problem:NotYours")
 
 
-async def test_nobody_else_gets_one(rest: Rest) -> None:
+async def test_another_user_gets_no_receipt(rest: Rest) -> None:
     before = rest.world.log.state.count
     assert (await rest.ask("eve"))[0] == 403
     assert rest.world.log.state.count == before
 
 
-async def test_a_running_job_has_none(rest: Rest) -> None:
+async def test_a_running_job_has_no_receipt(rest: Rest) -> None:
     detail = msgspec.structs.replace(RECORD.detail, state=JobState.RUNNING, end_time=None)
     rest.cluster.dispatcher.record = msgspec.structs.replace(RECORD, detail=detail)
     status, problem = await rest.ask()
     assert (status, problem["type"]) == (409, "urn:sluice:problem:ReceiptUnavailable")
 
 
-async def test_without_a_gateway_that_records_there_is_none(rest: Rest) -> None:
+async def test_without_a_recording_gateway_there_is_no_receipt(rest: Rest) -> None:
     rest.cluster.receipts = None
     status, problem = await rest.ask()
     assert (status, problem["type"]) == (409, "urn:sluice:problem:ReceiptUnavailable")
 
 
-def test_a_submission_keeps_how_it_was_admitted() -> None:
+def test_a_submission_keeps_its_admission_and_a_unique_salt() -> None:
     who = Assertion(
         Principal("ada", ("submitter",), "certificate", Credential("certificate", "c-1"), ("group",)),
         "request-1",

@@ -157,7 +157,7 @@ SAVEPOINT = Savepoint(
 
 @dataclass
 class FakeDispatcher(PartialDispatcher):
-    """Knows one job, and the sessions of Spark Connect that were submitted."""
+    """A fake Dispatcher with one job, and the Spark Connect sessions that were submitted."""
 
     submitted: dict[str, JobSubmission] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
@@ -260,7 +260,7 @@ class FakeDispatcher(PartialDispatcher):
 
 
 class FakeResourceManager(PartialResourceManager):
-    """Knows one TaskManager."""
+    """A fake ResourceManager with one TaskManager."""
 
     def __init__(self) -> None:
         self.leaving = False
@@ -299,7 +299,7 @@ class FakeResourceManager(PartialResourceManager):
 
 @dataclass
 class Rest:
-    """A running endpoint and a client of it."""
+    """A running REST endpoint and its client."""
 
     dispatcher: FakeDispatcher
     session: aiohttp.ClientSession
@@ -310,7 +310,7 @@ class Rest:
     async def call(
         self, method: str, path: str, *, by: tuple[str, ...] = ("alice", "submitter"), **options: Any
     ) -> tuple[int, Any]:
-        """Status and decoded body; ``by``: who asks, and its roles."""
+        """Send a request and return status and decoded body; ``by`` is the caller's name and roles."""
         options.setdefault("headers", {})
         if HEADER not in options["headers"]:
             options["headers"] = self.gateway.headers(method, path, *by) | options["headers"]
@@ -324,7 +324,7 @@ class Rest:
             return response.status, document
 
     def stored(self) -> list[Path]:
-        """All files in the blob store; what jobs share counts once."""
+        """Return all files in the blob store; a file shared by several jobs counts once."""
         return list({path.stat().st_ino: path for path in self.blobs.rglob("*") if path.is_file()}.values())
 
 
@@ -363,7 +363,7 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
 
 
 def form(request: object = None, *, pipeline: bytes | None = b"print(1)", files: int = 0) -> aiohttp.FormData:
-    """A submission."""
+    """Return the form of a submission."""
     data = aiohttp.FormData()
     if request is not None:
         text = request if isinstance(request, str) else json.dumps(request)
@@ -381,12 +381,12 @@ def test_the_published_routes_are_the_served_ones() -> None:
     assert len({route.id for route in ROUTES}) == len(ROUTES)
 
 
-async def test_the_socket_belongs_to_its_owner_alone(rest: Rest) -> None:
+async def test_the_socket_is_accessible_to_its_owner_only(rest: Rest) -> None:
     assert stat.S_IMODE(rest.socket.stat().st_mode) == 0o600
     assert stat.S_IMODE(rest.socket.parent.stat().st_mode) == 0o700
 
 
-async def test_overview(rest: Rest) -> None:
+async def test_the_overview_is_served(rest: Rest) -> None:
     assert await rest.call("GET", "/v1/overview") == (
         200,
         {
@@ -407,7 +407,7 @@ async def test_overview(rest: Rest) -> None:
     )
 
 
-async def test_jobs_and_one_job(rest: Rest) -> None:
+async def test_the_list_of_jobs_and_a_single_job_are_served(rest: Rest) -> None:
     status, document = await rest.call("GET", "/v1/jobs")
     summary = {
         "id": JOB,
@@ -429,7 +429,7 @@ async def test_jobs_and_one_job(rest: Rest) -> None:
     assert {"attempt", "timestamps", "pending_reason"} <= set(document)
 
 
-async def test_stages_the_plan_and_the_sums_of_a_job(rest: Rest) -> None:
+async def test_stages_plan_and_totals_of_a_job_are_served(rest: Rest) -> None:
     _, document = await rest.call("GET", f"/v1/jobs/{JOB}/stages?limit=1")
     (stage,) = document["stages"]
     assert (stage["id"], stage["task_ms"], document["left_out"]) == (0, [1, 2, 3, 4, 50], 0)
@@ -446,7 +446,7 @@ async def test_stages_the_plan_and_the_sums_of_a_job(rest: Rest) -> None:
     assert (values["tasks_total"], values["duration_ms"], values["disk_spilled_bytes"]) == (7, 2000, 0)
 
 
-async def test_who_leads_and_how_it_is_configured_without_secrets(rest: Rest) -> None:
+async def test_the_leader_and_its_configuration_without_secrets_are_served(rest: Rest) -> None:
     leader = {"name": "jm", "identity": "spiffe://td/jobmanager/jm", "epoch": 3, "since": 5000, "standbys": None}
     assert await rest.call("GET", "/v1/leader") == (200, leader)
     _, document = await rest.call("GET", "/v1/config")
@@ -454,12 +454,12 @@ async def test_who_leads_and_how_it_is_configured_without_secrets(rest: Rest) ->
     assert document["config"]["jobmanager"]["finished_jobs_kept"] == 100
 
 
-async def test_the_description_is_served(rest: Rest) -> None:
+async def test_the_openapi_description_is_served(rest: Rest) -> None:
     status, document = await rest.call("GET", "/v1/openapi.json", by=("eve", "viewer"))
     assert (status, document["openapi"], document["info"]["version"]) == (200, "3.1.0", "0.1")
 
 
-async def test_taskmanagers_and_connections(rest: Rest) -> None:
+async def test_taskmanagers_and_connections_are_served(rest: Rest) -> None:
     _, document = await rest.call("GET", "/v1/taskmanagers")
     slot = document["taskmanagers"][0]["slots"][0]
     assert slot == {"slot": 0, "state": "ACTIVE", "job_id": JOB, "cores": 0, "memory_mb": 0}
@@ -469,7 +469,7 @@ async def test_taskmanagers_and_connections(rest: Rest) -> None:
         assert document["dropped"] == 3
 
 
-async def test_a_taskmanager_is_drained_and_one_that_leaves_cannot_be_taken_back(rest: Rest) -> None:
+async def test_a_taskmanager_is_drained_and_a_leaving_taskmanager_cannot_be_undrained(rest: Rest) -> None:
     assert await rest.call("POST", "/v1/taskmanagers/tm-1/undrain") == (200, {})
     assert await rest.call("POST", "/v1/taskmanagers/tm-1/drain") == (202, {})
     status, problem = await rest.call("POST", "/v1/taskmanagers/tm-1/undrain")
@@ -481,8 +481,8 @@ async def test_a_taskmanager_is_drained_and_one_that_leaves_cannot_be_taken_back
 
 
 @pytest.mark.parametrize("path", ["", "/logs", "/logs?source=driver.stdout", "/connections", "/ui/jobs", "/spark-ui"])
-async def test_who_may_see_own_jobs_alone_sees_no_others(rest: Rest, path: str) -> None:
-    """Granted for one's own jobs: the assertion does not say that the owner does not matter."""
+async def test_a_user_who_may_see_only_own_jobs_is_refused_the_jobs_of_others(rest: Rest, path: str) -> None:
+    """The operation is granted for own jobs only: the assertion does not grant it for any owner."""
 
     async def status(name: str) -> int:
         target = f"/v1/jobs/{JOB}{path}"
@@ -496,7 +496,7 @@ async def test_who_may_see_own_jobs_alone_sees_no_others(rest: Rest, path: str) 
     assert (await status("alice"), await status("eve")) == (200, 403)
 
 
-async def test_list_of_jobs_has_those_that_one_may_see(rest: Rest) -> None:
+async def test_the_list_of_jobs_has_only_the_jobs_that_the_user_may_see(rest: Rest) -> None:
     for name, count in (("alice", 1), ("eve", 0)):
         principal = Principal(name, ("tenant",), "token", Credential("token", "id-1"))
         text = rest.gateway.signer.sign(
@@ -507,7 +507,7 @@ async def test_list_of_jobs_has_those_that_one_may_see(rest: Rest) -> None:
             assert len((await response.json())["jobs"]) == count
 
 
-async def test_the_history_has_those_that_one_may_see_and_a_cursor(rest: Rest) -> None:
+async def test_the_history_has_only_the_jobs_that_the_user_may_see_and_a_cursor(rest: Rest) -> None:
     async def history(name: str, query: str) -> Any:
         principal, target = Principal(name, ("tenant",), "token", Credential("token", "id-1")), f"/v1/history{query}"
         text = rest.gateway.signer.sign(principal, method="GET", target=target, operation="jobs.list", request_id="r")
@@ -534,7 +534,7 @@ async def ui(rest: Rest, path: str, query: str = "", method: str = "GET") -> tup
         return response.status, response.headers, await response.text()
 
 
-async def test_page_of_the_spark_ui_is_shown_without_anything_else_of_the_drivers(rest: Rest) -> None:
+async def test_a_spark_ui_page_is_served_with_normalized_links_and_without_headers_of_the_driver(rest: Rest) -> None:
     link = f'<a href="{UI}/jobs/job/?id=0">0</a> <a href="{UI}/stages/">all</a> <a href="/v1/jobs/x/">'
     rest.dispatcher.page = UiPage(status=200, media="text/html", body=link.encode())
     status, headers, text = await ui(rest, "/jobs/job", "?id=7")
@@ -545,10 +545,10 @@ async def test_page_of_the_spark_ui_is_shown_without_anything_else_of_the_driver
     assert f"connect-src https://rest:*{UI}/;" in policy
     assert "script-src 'sha256-" in policy
     assert "'unsafe-inline'" not in policy.partition("style-src")[0]
-    assert not {"set-cookie", "server", "x-forwarded-context"} & {name.lower() for name in headers} - {"server"}
+    assert not {"set-cookie", "x-forwarded-context"} & {name.lower() for name in headers}
 
 
-async def test_scripts_come_from_here_and_not_from_the_driver(rest: Rest) -> None:
+async def test_spark_ui_scripts_are_served_by_the_jobmanager_and_not_by_the_driver(rest: Rest) -> None:
     status, headers, text = await ui(rest, "/static/webui.js")
     assert (status, headers["content-type"]) == (200, "text/javascript; charset=utf-8")
     assert "setUIRoot" in text
@@ -571,7 +571,7 @@ async def test_scripts_come_from_here_and_not_from_the_driver(rest: Rest) -> Non
         "/history",
     ],
 )
-async def test_what_is_not_a_page_of_the_ui_is_not_asked_for(rest: Rest, path: str) -> None:
+async def test_a_path_that_is_not_a_spark_ui_page_is_not_requested_from_the_driver(rest: Rest, path: str) -> None:
     assert (await ui(rest, path, "?id=1"))[0] == 404
     assert rest.dispatcher.asked == []
 
@@ -596,7 +596,7 @@ async def test_the_ui_is_read_only(rest: Rest, method: str) -> None:
         (UiPage(status=503), 404, None),
     ],
 )
-async def test_answers_of_a_driver_that_are_not_passed_on(
+async def test_only_local_redirects_of_a_driver_are_passed_on_and_other_answers_are_not_found(
     rest: Rest, page: UiPage, status: int, location: str | None
 ) -> None:
     rest.dispatcher.page = page
@@ -605,7 +605,7 @@ async def test_answers_of_a_driver_that_are_not_passed_on(
     assert "trace" not in text
 
 
-async def test_until_an_event_log_has_been_read_a_page_of_ours_reloads_itself(rest: Rest) -> None:
+async def test_a_waiting_page_reloads_itself_until_the_event_log_has_been_read(rest: Rest) -> None:
     rest.dispatcher.page = UiPage(status=202)
     status, headers, text = await ui(rest, "/jobs")
     assert (status, headers["content-type"]) == (202, "text/html; charset=utf-8")
@@ -615,14 +615,14 @@ async def test_until_an_event_log_has_been_read_a_page_of_ours_reloads_itself(re
     assert (status, "UiNotReady" in text) == (503, True)
 
 
-async def test_whether_there_is_a_spark_ui_is_said(rest: Rest) -> None:
+async def test_the_state_of_the_spark_ui_of_a_job_is_served(rest: Rest) -> None:
     status, document = await rest.call("GET", f"/v1/jobs/{JOB}/spark-ui")
     expected = {"state": "KEPT", "path": UI, "reason": "", "size": 9, "kept_until": 7}
     assert (status, document) == (200, expected)
     assert (await rest.call("GET", f"/v1/jobs/{'f' * 32}/spark-ui"))[0] == 404
 
 
-async def test_ui_of_a_job_that_is_not_there(rest: Rest) -> None:
+async def test_the_spark_ui_of_an_unknown_job_is_not_found(rest: Rest) -> None:
     for path in ("/jobs", "/static/webui.js"):
         assert (await rest.call("GET", UI.replace(JOB, "f" * 32) + path))[0] == 404
 
@@ -663,7 +663,7 @@ async def test_name_and_executors_have_defaults(rest: Rest) -> None:
 
 
 async def test_a_large_pipeline_is_streamed(rest: Rest) -> None:
-    """Larger than what aiohttp would take into memory."""
+    """It is larger than what aiohttp would read into memory."""
     assert (await rest.call("POST", "/v1/jobs", data=form({}, pipeline=b"x" * 3_000_000)))[0] == 202
     (submission,) = rest.dispatcher.submitted.values()
     assert submission.pipeline.size == 3_000_000
@@ -699,7 +699,7 @@ async def test_a_large_pipeline_is_streamed(rest: Rest) -> None:
         pytest.param({"request": "{}", "pipeline": "x"}, 400, "multipart", id="urlencoded"),
     ],
 )
-async def test_what_is_wrong_with_a_submission_is_said_and_nothing_is_kept(
+async def test_the_error_in_an_invalid_submission_is_reported_and_nothing_is_kept(
     rest: Rest, data: Any, status: int, detail: str
 ) -> None:
     got, document = await rest.call("POST", "/v1/jobs", data=data)
@@ -795,11 +795,13 @@ async def test_a_job_that_has_ended_cannot_be_cancelled(rest: Rest) -> None:
         pytest.param("GET", "/v1", 404, id="root"),
     ],
 )
-async def test_errors_are_problems(rest: Rest, method: str, path: str, status: int) -> None:
+async def test_invalid_requests_are_answered_with_their_error_status(
+    rest: Rest, method: str, path: str, status: int
+) -> None:
     assert (await rest.call(method, path))[0] == status
 
 
-async def test_an_internal_error_tells_nothing_of_the_inside(rest: Rest) -> None:
+async def test_an_internal_error_reveals_no_details(rest: Rest) -> None:
     rest.dispatcher.crash = True
     status, document = await rest.call("GET", "/v1/jobs")
     assert status == 500
@@ -807,7 +809,7 @@ async def test_an_internal_error_tells_nothing_of_the_inside(rest: Rest) -> None
     assert "ZeroDivision" not in json.dumps(document)
 
 
-async def test_what_went_wrong_and_what_a_job_goes_on_from(rest: Rest) -> None:
+async def test_exceptions_checkpoints_and_savepoints_of_a_job_are_served(rest: Rest) -> None:
     _, document = await rest.call("GET", f"/v1/jobs/{JOB}/exceptions")
     assert document["exceptions"][0]["root_cause"] == "KeyError: 'x'"
     _, document = await rest.call("GET", f"/v1/jobs/{JOB}/checkpoints")
@@ -818,7 +820,7 @@ async def test_what_went_wrong_and_what_a_job_goes_on_from(rest: Rest) -> None:
     assert document["savepoints"][0]["id"] == SAVEPOINT.id
 
 
-async def test_a_savepoint_is_made_for_the_owner_of_the_job_and_of_a_streaming_job_only(rest: Rest) -> None:
+async def test_a_savepoint_is_made_only_for_the_owner_and_only_of_a_streaming_job(rest: Rest) -> None:
     path = f"/v1/jobs/{JOB}/savepoints"
     status, document = await rest.call("POST", path, json={"stop": True}, by=("alice", "submitter"))
     assert (status, document) == (202, {"savepoint_id": SAVEPOINT.id})
@@ -830,7 +832,7 @@ async def test_a_savepoint_is_made_for_the_owner_of_the_job_and_of_a_streaming_j
     assert status == 400
 
 
-async def test_a_savepoint_is_disposed_of_by_its_owner(rest: Rest) -> None:
+async def test_a_savepoint_is_disposed_of_only_by_its_owner(rest: Rest) -> None:
     path = f"/v1/savepoints/{SAVEPOINT.id}"
     assert (await rest.call("DELETE", path, by=("bob", "submitter")))[0] == 403
     assert not rest.dispatcher.disposed
@@ -840,8 +842,8 @@ async def test_a_savepoint_is_disposed_of_by_its_owner(rest: Rest) -> None:
 
 
 @pytest.mark.parametrize("role", ["submitter", "admin"])
-async def test_only_its_owner_goes_on_from_a_savepoint(rest: Rest, role: str) -> None:
-    """The pipeline is the submitter's: whoever could go on from another's state could read it."""
+async def test_only_the_owner_of_a_savepoint_can_submit_a_job_from_it(rest: Rest, role: str) -> None:
+    """The submitter's pipeline reads the state, so another user could read the owner's state."""
     wanted = {"savepoint": f"file:///s/{SAVEPOINT.id}/"[:-1]}
     status, document = await rest.call("POST", "/v1/jobs", data=form(wanted), by=("bob", role))
     assert (status, document["type"]) == (403, "urn:sluice:problem:NotYours")
@@ -859,7 +861,7 @@ PIECE = {"content-type": "application/octet-stream"}
 
 
 async def announced(rest: Rest, **changed: object) -> str:
-    """The id of an upload of :data:`BIG` by Alice."""
+    """Announce an upload of :data:`BIG` as Alice and return its id."""
     status, upload = await rest.call("POST", "/v1/uploads", json={**BIG_ORDER, **changed})
     assert (status, upload["offset"], upload["complete"]) == (201, 0, False)
     return str(upload["id"])
@@ -882,7 +884,7 @@ async def test_an_upload_in_pieces_becomes_a_file_of_a_job(rest: Rest) -> None:
     assert (await rest.call("GET", "/v1/uploads"))[1] == {"uploads": []}
 
 
-async def test_what_came_of_a_piece_that_broke_off_stays(rest: Rest) -> None:
+async def test_the_received_part_of_an_interrupted_upload_piece_is_kept(rest: Rest) -> None:
     upload_id = await announced(rest)
 
     async def breaking() -> AsyncIterator[bytes]:
@@ -901,7 +903,7 @@ async def test_what_came_of_a_piece_that_broke_off_stays(rest: Rest) -> None:
     assert (status, upload["complete"]) == (200, True)
 
 
-async def test_nobody_else_gets_at_an_upload(rest: Rest) -> None:
+async def test_an_upload_of_another_user_is_not_found(rest: Rest) -> None:
     upload_id = await announced(rest)
     path = f"/v1/uploads/{upload_id}"
     for by in (("eve", "submitter"), ("root", "admin")):
@@ -916,7 +918,7 @@ async def test_nobody_else_gets_at_an_upload(rest: Rest) -> None:
     assert (await rest.call("DELETE", path))[0] == 200
 
 
-async def test_content_with_another_digest_is_removed_when_all_of_it_is_there(rest: Rest) -> None:
+async def test_a_complete_upload_with_a_wrong_digest_is_removed(rest: Rest) -> None:
     path = f"/v1/uploads/{await announced(rest)}"
     status, problem = await rest.call("PATCH", f"{path}?offset=0", data=b"x" * len(BIG), headers=PIECE)
     assert (status, problem["type"]) == (422, "urn:sluice:problem:BlobCorrupt")
@@ -934,7 +936,7 @@ async def test_content_with_another_digest_is_removed_when_all_of_it_is_there(re
         ({}, 400),
     ],
 )
-async def test_what_may_not_be_announced(rest: Rest, order: object, expected: int) -> None:
+async def test_an_invalid_upload_announcement_is_refused(rest: Rest, order: object, expected: int) -> None:
     assert (await rest.call("POST", "/v1/uploads", json=order))[0] == expected
 
 
@@ -949,7 +951,7 @@ async def test_what_may_not_be_announced(rest: Rest, order: object, expected: in
         ("?offset=0", {"content-type": "application/json"}, 400),
     ],
 )
-async def test_a_piece_must_say_where_it_belongs(
+async def test_an_upload_piece_without_a_valid_offset_or_content_type_is_refused(
     rest: Rest, query: str, headers: dict[str, str], expected: int
 ) -> None:
     path = f"/v1/uploads/{await announced(rest)}"
@@ -965,7 +967,7 @@ async def test_a_part_and_an_upload_cannot_both_be_the_pipeline(rest: Rest) -> N
     assert (await rest.call("POST", "/v1/jobs", data=form(twice, pipeline=None)))[0] == 202
 
 
-async def test_files_of_jobs_come_in_pages_and_count_once(rest: Rest) -> None:
+async def test_files_of_jobs_are_listed_in_pages_and_count_once(rest: Rest) -> None:
     status, first = await rest.call("GET", "/v1/blobs?limit=2")
     assert (status, first["bytes"]) == (200, 30)
     assert {each["name"] for each in first["blobs"]} == {"p.py", "q.py"}

@@ -31,7 +31,7 @@ QUEUES = SchedulingConfig(
 
 
 def queue(name: str, *owners: str) -> QueueView:
-    """A queue with a job of each of these, whose id is their name."""
+    """Return a queue with one job per owner; the job's id is the owner's name."""
     jobs = tuple(
         QueueJobView(id=owner, owner=owner, priority=0, slots=1, lacking=1, position=i, waits_for="slots")
         for i, owner in enumerate(owners, start=1)
@@ -44,7 +44,7 @@ def queue(name: str, *owners: str) -> QueueView:
 
 
 class Slots:
-    """A ResourceManager with jobs of Ada and Eve."""
+    """A fake ResourceManager whose queues hold jobs of Ada and Eve."""
 
     shown = (queue("open", "ada", "eve"), queue("etl", "ada"), queue("left", "eve"))
 
@@ -53,7 +53,7 @@ class Slots:
 
 
 class Jobs:
-    """A Dispatcher that knows them."""
+    """A fake Dispatcher with the same jobs."""
 
     async def jobs(self) -> list[SimpleNamespace]:
         return [SimpleNamespace(id=name, owner=name) for name in ("ada", "eve")]
@@ -103,7 +103,9 @@ def call(name: str, *groups: str, everything: bool = False, **path: str) -> Call
         ),
     ],
 )
-async def test_who_sees_what(who: Call[NoQuery], seen: dict[str, list[str]]) -> None:
+async def test_a_user_sees_only_permitted_queues_and_jobs_but_all_slot_counts(
+    who: Call[NoQuery], seen: dict[str, list[str]]
+) -> None:
     found = await list_queues(cluster(), who)
     assert {each.name: [job.id for job in each.jobs] for each in found.queues} == seen
     assert found.preemption
@@ -111,7 +113,7 @@ async def test_who_sees_what(who: Call[NoQuery], seen: dict[str, list[str]]) -> 
         assert each.slots == next(len(all_of.jobs) for all_of in Slots.shown if all_of.name == each.name)
 
 
-async def test_a_queue_that_one_may_not_see_is_not_there() -> None:
+async def test_a_queue_that_the_user_may_not_see_is_not_found() -> None:
     assert (await get_queue(cluster(), call("bob", queue="open"))).slots == 2
     for name in ("etl", "left", "unknown", "../open", "x" * 1000):
         with pytest.raises(QueueNotFound, match="there is no queue") as refused:
@@ -119,7 +121,7 @@ async def test_a_queue_that_one_may_not_see_is_not_there() -> None:
         assert len(str(refused.value)) < 200
 
 
-async def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_jobs_shown_in_a_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     many = queue("open", *(f"user-{i}" for i in range(MAX_JOBS_SHOWN + 1)))
     monkeypatch.setattr(Slots, "shown", (many,))
     (found,) = (await list_queues(cluster(), call("grace", everything=True))).queues

@@ -1,4 +1,4 @@
-"""Secrets over REST: what keeps them goes in, and nothing of a value comes back."""
+"""Secrets over REST: values can be stored, and no part of a value is ever returned."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_a_secret_is_stored_granted_listed_and_removed(rest: Rest) -> None
 
 
 @pytest.mark.parametrize("path", ["", "/versions", "/versions/1", "/value"])
-async def test_there_is_no_way_to_read_a_value(rest: Rest, path: str) -> None:
+async def test_no_route_returns_the_value_of_a_secret(rest: Rest, path: str) -> None:
     await put(rest)
     async with rest.session.get(
         f"http://rest/v1/secrets/db{path}", headers=rest.gateway.headers("GET", "/v1/secrets/db", "root", "admin")
@@ -52,7 +52,7 @@ async def test_there_is_no_way_to_read_a_value(rest: Rest, path: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "a%2Fb", "%2e%2e%2fhome", "-x", "a" * 65, "%00"])
-async def test_names_are_plain(rest: Rest, name: str) -> None:
+async def test_a_secret_name_that_is_not_plain_is_refused(rest: Rest, name: str) -> None:
     async with rest.session.post(
         f"http://rest/v1/secrets/{name}/versions",
         data=VALUE,
@@ -62,14 +62,14 @@ async def test_names_are_plain(rest: Rest, name: str) -> None:
     assert (await rest.call("GET", "/v1/secrets", by=KEEPER))[1] == {"secrets": []}
 
 
-async def test_values_are_bounded_and_bytes(rest: Rest) -> None:
+async def test_secret_values_are_bounded_in_size_and_must_be_bytes(rest: Rest) -> None:
     assert (await put(rest, value=b""))[0] == 400
     assert (await put(rest, value=b"x" * (MAX_VALUE_BYTES + 1)))[0] == 400
     assert (await rest.call("POST", "/v1/secrets/db/versions", by=KEEPER, json={"value": "x"}))[0] == 400
     assert (await put(rest, value=b"x" * MAX_VALUE_BYTES))[0] == 201
 
 
-async def test_a_grant_to_a_name_of_jobs_needs_their_owner(rest: Rest) -> None:
+async def test_a_grant_to_a_job_name_without_its_owner_is_refused(rest: Rest) -> None:
     await put(rest)
     status, problem = await rest.call("POST", "/v1/secrets/db/grants", by=KEEPER, json={"kind": "job", "name": "load"})
     assert status == 400
@@ -80,7 +80,7 @@ def wanting(*secrets: Mapping[str, object]) -> aiohttp.FormData:
     return form({"secrets": list(secrets)})
 
 
-async def test_a_submission_names_secrets_that_were_granted(rest: Rest) -> None:
+async def test_a_submission_can_name_only_granted_secrets(rest: Rest) -> None:
     await put(rest)
     reference = {"name": "db", "file": "password"}
     refused = await rest.call("POST", "/v1/jobs", data=wanting(reference))
@@ -99,13 +99,13 @@ async def test_a_submission_names_secrets_that_were_granted(rest: Rest) -> None:
 
 
 @pytest.mark.parametrize("file", ["../x", "/etc/passwd", "a/b", ".", ".."])
-async def test_files_have_plain_names(rest: Rest, file: str) -> None:
+async def test_a_secret_file_name_that_is_not_plain_is_refused(rest: Rest, file: str) -> None:
     await put(rest)
     await rest.call("POST", "/v1/secrets/db/grants", by=KEEPER, json=TO_ALICE)
     assert (await rest.call("POST", "/v1/jobs", data=wanting({"name": "db", "file": file})))[0] == 400
 
 
-async def test_a_session_of_spark_connect_names_secrets_when_it_starts(rest: Rest) -> None:
+async def test_a_spark_connect_session_can_name_only_granted_secrets_when_it_starts(rest: Rest) -> None:
     await put(rest)
     reference = {"name": "db", "executors": True}
     refused = await rest.call("POST", "/v1/connect/sessions", json={"secrets": [reference]})

@@ -1,4 +1,4 @@
-"""What REST shows of the shuffle service."""
+"""The REST view of the shuffle service."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WORKER = WorkerView(
 
 
 class Service:
-    """The shuffle service with one job, and no worker but ``w-1``."""
+    """A fake shuffle service with one job, and ``w-1`` as its only worker."""
 
     def __init__(self) -> None:
         self.drained: list[str] = []
@@ -68,7 +68,7 @@ class Service:
 
 
 class Jobs:
-    """Two jobs of Ada's."""
+    """A fake Dispatcher with two jobs of Ada."""
 
     async def job(self, job_id: str) -> SimpleNamespace:
         if job_id not in {JOB, QUIET}:
@@ -107,12 +107,12 @@ def call(name: str = "ada", **path: str) -> Call[NoQuery]:
     return Call(request, path, NoQuery())
 
 
-async def test_the_service() -> None:
+async def test_the_shuffle_service_overview_is_served() -> None:
     view = await get_shuffle(cluster_with(Service()), call())
     assert (view.enabled, view.service) == (True, ShuffleOverview(manager="m", workers=(WORKER,), jobs=(SHOWN,)))
 
 
-async def test_who_may_see_only_own_jobs_sees_none_of_anothers() -> None:
+async def test_a_user_who_may_see_only_own_jobs_sees_no_shuffle_data_of_other_jobs() -> None:
     cluster = cluster_with(Service())
     service = (await get_shuffle(cluster, call("grace"))).service
     assert service is not None
@@ -122,7 +122,7 @@ async def test_who_may_see_only_own_jobs_sees_none_of_anothers() -> None:
         await get_job_shuffle(cluster, call("grace", job_id=JOB))
 
 
-async def test_a_job() -> None:
+async def test_the_shuffle_data_of_a_job_is_served() -> None:
     cluster = cluster_with(Service())
     assert (await get_job_shuffle(cluster, call(job_id=JOB))).shuffle == SHOWN
     assert (await get_job_shuffle(cluster, call(job_id=QUIET))).shuffle is None
@@ -130,7 +130,7 @@ async def test_a_job() -> None:
         await get_job_shuffle(cluster, call(job_id="c" * 32))
 
 
-async def test_drain() -> None:
+async def test_a_shuffle_worker_is_drained_and_resumed() -> None:
     service = Service()
     await drain_shuffle_worker(cluster_with(service), call(worker="w-1"))
     await resume_shuffle_worker(cluster_with(service), call(worker="w-1"))
@@ -139,7 +139,7 @@ async def test_drain() -> None:
         await drain_shuffle_worker(cluster_with(service), call(worker="w-2"))
 
 
-async def test_a_cluster_without_the_service() -> None:
+async def test_a_cluster_without_the_shuffle_service_reports_it_as_disabled() -> None:
     cluster = cluster_with(None)
     view = await get_shuffle(cluster, call())
     assert (view.enabled, view.service) == (False, None)

@@ -21,14 +21,14 @@ each_route = pytest.mark.parametrize("route", [pytest.param(route, id=route.id) 
 
 
 @each_route
-def test_a_handler_takes_the_cluster_and_the_call_and_says_what_it_answers(route: Route) -> None:
+def test_a_handler_takes_cluster_and_call_and_declares_its_query_and_return_types(route: Route) -> None:
     hints = get_type_hints(route.handler, include_extras=True)
     parameters = list(inspect.signature(route.handler).parameters)
     assert parameters in (["cluster", "call"], ["cluster", "call", "body"])
     assert {*parameters, "return"} <= set(hints)
     (query,) = get_args(hints["call"])
     assert issubclass(query, Query)
-    assert route.summary.endswith((".", ";")) or route.summary
+    assert route.summary.endswith(".")
 
 
 @each_route
@@ -55,12 +55,12 @@ def test_every_problem_is_in_the_documentation() -> None:
     assert not [error.__name__ for error, _ in STATUS if f"`{error.__name__}`" not in DOCUMENTATION]
 
 
-def test_every_segment_with_a_name_is_explained() -> None:
+def test_every_named_path_segment_is_described() -> None:
     used = {name for route in ROUTES for name in PARAMETERS if f"{{{name}}}" in route.path}
     assert used == set(PARAMETERS)
 
 
-def test_each_schema_of_the_description_is_a_schema_and_every_reference_leads_to_one() -> None:
+def test_every_schema_of_the_description_is_valid_and_every_reference_resolves() -> None:
     components = DESCRIPTION["components"]["schemas"]
     for schema in components.values():
         Draft202012Validator.check_schema(schema)
@@ -94,7 +94,7 @@ def test_queries_bodies_and_problems_are_described() -> None:
     assert set(submission["responses"]) >= {"202", "400", "401", "413", "503"}
 
 
-def test_what_any_route_may_raise_is_described_at_each() -> None:
+def test_errors_that_any_route_may_raise_are_described_at_every_route() -> None:
     for methods in DESCRIPTION["paths"].values():
         for operation in methods.values():
             said = "".join(answer["description"] for answer in operation["responses"].values())

@@ -1,4 +1,4 @@
-"""A service without sockets, for endpoints that are called within the process."""
+"""Fixtures for an RPC service without sockets, whose endpoints are called within the process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def jobmanager_identity(tmp_path_factory: pytest.TempPathFactory) -> TlsIdentity
 
 @pytest.fixture
 def failures() -> list[tuple[RpcEndpoint, BaseException]]:
-    """What the service was told about endpoints that failed."""
+    """The failed endpoints and their errors, as reported to the service."""
     return []
 
 

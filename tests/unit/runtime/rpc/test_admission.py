@@ -1,4 +1,4 @@
-"""Who may call what: tables, with the rows that must fail."""
+"""Tables of who may call what, including the calls that must be refused."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ OWN_JOB_ONLY = {
         (gateways.DriverGateway, "cancel", {JOBMANAGER}),
     ],
 )
-def test_exactly_these_identities_may_call(protocol: type, name: str, admitted: set[SpiffeId]) -> None:
+def test_exactly_the_listed_identities_may_call_a_method(protocol: type, name: str, admitted: set[SpiffeId]) -> None:
     method = gateway_of(protocol).methods[name]
     assert {caller for caller in EVERYONE if _may_call(method, caller)} == admitted
 
@@ -92,7 +92,7 @@ def _may_call(method: Method, caller: SpiffeId) -> bool:
         pytest.param(TASKMANAGER, "", False, id="neither-has-a-job"),
     ],
 )
-def test_own_job(caller: SpiffeId, job_id: str, allowed: bool) -> None:
+def test_a_method_for_the_own_job_refuses_callers_of_another_job(caller: SpiffeId, job_id: str, allowed: bool) -> None:
     method = SAMPLE.methods["own"]
     if allowed:
         check_caller(method, Caller(caller), endpoint="e", job_id=job_id)
@@ -105,10 +105,10 @@ INTERNAL = (internal.DispatcherGateway, internal.ResourceManagerInternalGateway,
 
 
 @pytest.mark.parametrize("protocol", INTERNAL)
-def test_what_the_jobmanager_serves_to_itself_is_closed_to_every_peer_its_own_certificate_included(
+def test_internal_methods_of_the_jobmanager_refuse_peers_even_with_its_own_certificate(
     protocol: type,
 ) -> None:
-    """Whatever these endpoints serve is for TaskManagers, for the job's own driver, or for this process alone."""
+    """These endpoints serve only TaskManagers, the driver of the job, or this process itself."""
     for name, method in gateway_of(protocol).methods.items():
         assert Role.JOBMANAGER not in method.rules.allow, name
         if method.rules.local:
@@ -125,7 +125,7 @@ def test_a_method_is_either_for_peers_or_local(rules: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "__init__", "missing", "on_start", "Fenced"])
-def test_what_is_not_declared_is_not_found(name: str) -> None:
+def test_an_undeclared_method_is_not_found(name: str) -> None:
     with pytest.raises(MethodNotFound):
         find_method(SAMPLE, name, "e")
 
@@ -145,7 +145,9 @@ def test_what_is_not_declared_is_not_found(name: str) -> None:
         pytest.param("unfenced", None, None, "", id="unfenced-no-leader"),
     ],
 )
-def test_fencing(method: str, expected: bytes | None, given: bytes | None, reason: str) -> None:
+def test_fenced_methods_need_the_current_token_and_unfenced_methods_accept_any(
+    method: str, expected: bytes | None, given: bytes | None, reason: str
+) -> None:
     if not reason:
         check_token(SAMPLE.methods[method], endpoint="e", expected=expected, given=given)
         return
@@ -153,7 +155,7 @@ def test_fencing(method: str, expected: bytes | None, given: bytes | None, reaso
         check_token(SAMPLE.methods[method], endpoint="e", expected=expected, given=given)
 
 
-def test_a_refusal_never_shows_a_token() -> None:
+def test_a_fencing_refusal_never_shows_a_token() -> None:
     with pytest.raises(FencingTokenMismatch) as caught:
         check_token(SAMPLE.methods["fenced"], endpoint="e", expected=b"expected-token", given=b"given-token")
     assert "-token" not in str(caught.value)

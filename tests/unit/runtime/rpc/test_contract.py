@@ -65,7 +65,7 @@ class Derived(Plain, Protocol):
     async def more(self) -> None: ...
 
 
-def test_rules_and_parameters_are_read() -> None:
+def test_rules_and_parameters_of_a_gateway_are_read() -> None:
     gateway = gateway_of(Plain)
     assert gateway.name == "Plain"
     assert set(gateway.methods) == {"move", "hint"}
@@ -75,16 +75,16 @@ def test_rules_and_parameters_are_read() -> None:
     assert move.parameters == ("point", "steps", "name")
 
 
-def test_a_method_without_rpc_is_not_remote() -> None:
+def test_a_method_without_the_rpc_decorator_is_not_remote() -> None:
     assert "not_remote" not in gateway_of(Plain).methods
 
 
-def test_inherited_methods_count() -> None:
+def test_inherited_methods_belong_to_a_gateway() -> None:
     assert set(gateway_of(Derived).methods) == {"move", "hint", "more"}
 
 
 @pytest.mark.parametrize("protocol", [value for value in vars(gateways).values() if inspect.isclass(value)])
-def test_the_clusters_own_gateways_are_well_declared(protocol: type) -> None:
+def test_the_gateways_of_the_cluster_are_declared_correctly(protocol: type) -> None:
     if protocol.__module__ == gateways.__name__:
         assert gateway_of(protocol).methods
 
@@ -219,7 +219,7 @@ def test_arguments_survive_the_round_trip(x: int, steps: int, name: str) -> None
 
 
 class Later(Protocol):
-    """The same method in a later release."""
+    """A later release of the gateway, in which the method has one more argument."""
 
     @rpc(allow=TASKMANAGERS)
     async def move(
@@ -233,7 +233,7 @@ def test_arguments_that_an_earlier_release_does_not_send_have_their_defaults() -
     assert later.decode_arguments(msgspec.msgpack.encode([{"x": 1, "y": 2}])) == (Point(1, 2), 2, "", msgspec.UNSET)
 
 
-def test_an_earlier_release_takes_a_call_that_uses_nothing_new_and_refuses_others() -> None:
+def test_an_earlier_release_accepts_a_call_without_new_arguments_and_refuses_others() -> None:
     later = gateway_of(Later).methods["move"]
     unset = later.encode_arguments(later.bind((Point(1, 2), 3, "n"), {}))
     assert MOVE.decode_arguments(unset) == (Point(1, 2), 3, "n")
@@ -272,7 +272,7 @@ def test_a_deeply_nested_argument_is_refused() -> None:
         gateway_of(Plain).methods["hint"].decode_arguments(data)
 
 
-def test_what_msgpack_cannot_say_is_refused_when_encoding() -> None:
+def test_arguments_that_msgpack_cannot_represent_are_refused_when_encoding() -> None:
     with pytest.raises(InvalidArguments):
         MOVE.encode_arguments((object(), 1, ""))
     with pytest.raises(InvalidArguments):

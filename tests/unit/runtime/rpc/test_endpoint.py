@@ -1,4 +1,4 @@
-"""Endpoints: order, one thing at a time, timers, handed-off and deferred work, cancellation, start and stop."""
+"""RPC endpoints: order, serial execution, timers, background work, cancellation, start and stop."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ActorGateway(Protocol):
 
 
 class Actor(RpcEndpoint):
-    """Keeps a diary of what happens to it, and fails when two things happen at once."""
+    """An endpoint that records its calls in a diary and fails if two of them run at once."""
 
     def __init__(self, name: str = "actor", *, mailbox_capacity: int = 100) -> None:
         super().__init__(name, ActorGateway, mailbox_capacity=mailbox_capacity)
@@ -191,7 +191,7 @@ async def test_many_concurrent_asks_are_served_in_order(service: RpcService) -> 
     assert actor.diary == ["start", *range(1000)]
 
 
-async def test_a_busy_endpoint_leaves_others_their_turn(service: RpcService) -> None:
+async def test_a_busy_endpoint_yields_to_other_tasks(service: RpcService) -> None:
     actor, _ = await started(service, Actor(mailbox_capacity=10_000))
     turns: list[int] = []
 
@@ -251,7 +251,7 @@ async def test_local_calls_are_checked_like_remote_ones(service: RpcService) -> 
         await gateway.put()  # type: ignore[call-arg]  # wrong on purpose
 
 
-async def test_errors_arrive_as_they_would_from_outside(
+async def test_errors_of_local_calls_arrive_like_those_of_remote_calls(
     service: RpcService, failures: Failures, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, gateway = await started(service)
@@ -267,7 +267,7 @@ async def test_errors_arrive_as_they_would_from_outside(
     assert "spiffe://sluice.local/jobmanager/jm" in caplog.text, "logged with who called"
 
 
-async def test_fencing_is_checked_when_the_calls_turn_comes(service: RpcService) -> None:
+async def test_fencing_is_checked_when_a_queued_call_is_run(service: RpcService) -> None:
     class Leader(Actor, FencedRpcEndpoint):
         pass
 
@@ -379,7 +379,7 @@ async def test_handed_off_work_comes_back_on_the_main_thread(service: RpcService
     await until(lambda: actor.diary == ["start", 0, "result", "ValueError('broken')"])
 
 
-async def test_failures_nobody_waits_for_go_to_the_service_and_the_endpoint_lives_on(
+async def test_failures_that_no_caller_awaits_go_to_the_service_and_the_endpoint_keeps_running(
     service: RpcService, failures: Failures
 ) -> None:
     actor, gateway = await started(service)
@@ -417,7 +417,7 @@ async def test_a_timer_fires_on_the_main_thread_and_can_be_cancelled(service: Rp
     await until(lambda: actor.diary == ["start", 0, "timer"])
 
 
-async def test_timers_and_results_pass_a_full_mailbox(service: RpcService) -> None:
+async def test_timers_and_results_of_handed_off_work_bypass_a_full_mailbox(service: RpcService) -> None:
     actor, gateway = await started(service, Actor(mailbox_capacity=1))
     blocked = asyncio.create_task(gateway.wait(0))
     await actor.waiting.wait()
@@ -449,7 +449,7 @@ async def test_a_queued_call_that_timed_out_is_never_run(service: RpcService) ->
     assert actor.diary == ["start", 0, 1]
 
 
-async def test_a_running_handler_ends_even_when_nobody_waits(service: RpcService) -> None:
+async def test_a_running_handler_completes_although_its_caller_was_cancelled(service: RpcService) -> None:
     actor, gateway = await started(service)
     asking = asyncio.create_task(gateway.wait(0))
     await actor.waiting.wait()
@@ -461,15 +461,15 @@ async def test_a_running_handler_ends_even_when_nobody_waits(service: RpcService
     assert actor.diary == ["start", 0, 1]
 
 
-async def test_a_deferred_answer_nobody_waits_for_is_cancelled(service: RpcService) -> None:
+async def test_a_deferred_answer_is_cancelled_when_its_caller_times_out(service: RpcService) -> None:
     actor, gateway = await started(service)
     with pytest.raises(RpcTimeout):
         await gateway.later_briefly()
     await actor.deferred_cancelled.wait()
 
 
-async def test_deferred_work_begins_although_nobody_waits_any_more(service: RpcService) -> None:
-    """Otherwise nothing would undo what the handler did before."""
+async def test_deferred_work_begins_although_its_caller_was_cancelled_before(service: RpcService) -> None:
+    """Otherwise nothing would undo what the handler has already done."""
 
     class GivenUp(Actor):
         async def later(self, number: int) -> int:
@@ -486,7 +486,9 @@ async def test_deferred_work_begins_although_nobody_waits_any_more(service: RpcS
 # --- start and stop ---------------------------------------------------------------------------------------
 
 
-async def test_stop_ends_the_message_in_progress_refuses_the_rest_and_is_last(service: RpcService) -> None:
+async def test_stopping_completes_the_running_message_refuses_the_rest_and_runs_on_stop_last(
+    service: RpcService,
+) -> None:
     actor, gateway = await started(service)
     running = asyncio.create_task(gateway.wait(0))
     await actor.waiting.wait()
@@ -532,7 +534,7 @@ async def test_handed_off_work_may_stop_its_endpoint(service: RpcService) -> Non
     assert actor.diary == ["start", "stop"]
 
 
-async def test_a_failing_start_is_told_and_leaves_nothing(service: RpcService) -> None:
+async def test_a_failing_start_raises_its_error_and_leaves_no_endpoint_behind(service: RpcService) -> None:
     class Broken(Actor):
         async def on_start(self) -> None:
             self.hand_off(asyncio.Event().wait())
@@ -562,7 +564,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(service: RpcService) -> 
     await started(service)
 
 
-async def test_a_failing_stop_goes_to_the_service(service: RpcService, failures: Failures) -> None:
+async def test_an_error_in_on_stop_goes_to_the_service(service: RpcService, failures: Failures) -> None:
     class Broken(Actor):
         async def on_stop(self) -> None:
             raise ValueError("cannot stop")
@@ -572,7 +574,7 @@ async def test_a_failing_stop_goes_to_the_service(service: RpcService, failures:
     assert [str(error) for _, error in failures] == ["cannot stop"]
 
 
-async def test_a_name_is_taken_once_and_an_endpoint_starts_once(service: RpcService) -> None:
+async def test_an_endpoint_name_is_unique_and_an_endpoint_starts_only_once(service: RpcService) -> None:
     actor, _ = await started(service)
     with pytest.raises(RpcError, match="runs already"):
         await service.start(Actor())
@@ -581,7 +583,7 @@ async def test_a_name_is_taken_once_and_an_endpoint_starts_once(service: RpcServ
         await service.start(actor)
 
 
-async def test_a_closed_service_starts_nothing(service: RpcService) -> None:
+async def test_a_closed_service_stops_its_endpoints_and_starts_none(service: RpcService) -> None:
     actor, gateway = await started(service)
     await service.close()
     assert actor.diary == ["start", "stop"]

@@ -34,7 +34,7 @@ def test_a_batch_survives_the_round_trip(batch: list[wire.Envelope]) -> None:
 
 
 @given(st.binary(max_size=2000))
-def test_any_bytes_are_a_batch_or_a_violation(data: bytes) -> None:
+def test_any_bytes_decode_to_a_batch_or_raise_a_protocol_violation(data: bytes) -> None:
     try:
         decoded = wire.decode_batch(data)
     except ProtocolViolation:
@@ -43,7 +43,9 @@ def test_any_bytes_are_a_batch_or_a_violation(data: bytes) -> None:
 
 
 @given(st.lists(envelopes, min_size=1, max_size=5), st.data())
-def test_a_truncated_or_flipped_batch_is_never_another_error(batch: list[wire.Envelope], data: st.DataObject) -> None:
+def test_a_truncated_or_corrupted_batch_raises_no_other_error_than_a_protocol_violation(
+    batch: list[wire.Envelope], data: st.DataObject
+) -> None:
     whole = bytearray(wire.join_batch([wire.encode_envelope(each) for each in batch]))
     position = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(ProtocolViolation):
@@ -82,7 +84,7 @@ def test_an_envelope_out_of_bounds_is_a_violation(fields: list[object]) -> None:
         wire.decode_batch(msgspec.msgpack.encode([plain]))
 
 
-def test_a_violation_repeats_nothing_of_the_content() -> None:
+def test_a_protocol_violation_shows_nothing_of_the_content() -> None:
     with pytest.raises(ProtocolViolation) as caught:
         wire.decode_batch(msgspec.msgpack.encode([[1, "hunter2", "hunter2", "m", None, b"hunter2"]]))
     assert "hunter2" not in str(caught.value)

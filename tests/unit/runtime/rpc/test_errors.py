@@ -1,4 +1,4 @@
-"""How errors travel."""
+"""How errors travel over RPC."""
 
 from __future__ import annotations
 
@@ -61,25 +61,25 @@ def test_a_remotable_error_arrives_as_its_class(error: SluiceError) -> None:
         (PeerUnreachable("a third party"), "PeerUnreachable: a third party"),
     ],
 )
-def test_others_arrive_as_remote_failure_naming_the_type(error: Exception, text: str) -> None:
+def test_other_errors_arrive_as_remote_failure_with_their_type_name(error: Exception, text: str) -> None:
     arrived = rebuild(describe(raised(error)))
     assert type(arrived) is RemoteFailure
     assert arrived.what == text
 
 
-def test_an_rpc_error_passed_on_is_not_the_passers_own() -> None:
+def test_an_rpc_error_that_is_passed_on_arrives_as_remote_failure() -> None:
     first = rebuild(describe(raised(FencingTokenMismatch("stale"))))
     second = rebuild(describe(raised(first)))
     assert type(second) is RemoteFailure
     assert second.what.startswith("FencingTokenMismatch: stale")
 
 
-def test_a_domain_error_passed_on_stays_itself() -> None:
+def test_a_domain_error_that_is_passed_on_keeps_its_class() -> None:
     first = rebuild(describe(raised(WithOwnConstructor(1))))
     assert type(rebuild(describe(raised(first)))) is WithOwnConstructor
 
 
-def test_a_class_unknown_here_is_named() -> None:
+def test_an_error_of_an_unknown_class_arrives_as_remote_failure_with_its_name() -> None:
     arrived = rebuild(ErrorText("other.module.DiskFull", "no room", "buy a disk", ""))
     assert type(arrived) is RemoteFailure
     assert str(arrived) == "DiskFull: no room (buy a disk)"
@@ -90,7 +90,7 @@ def test_only_registered_classes_are_ever_rebuilt(name: str) -> None:
     assert type(rebuild(ErrorText(name, "x", "", ""))) is RemoteFailure
 
 
-def test_texts_are_bounded_and_a_traceback_keeps_its_end() -> None:
+def test_error_texts_are_bounded_and_a_traceback_keeps_its_end() -> None:
     def deep(levels: int) -> None:
         if levels:
             deep(levels - 1)

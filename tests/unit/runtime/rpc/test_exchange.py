@@ -1,4 +1,4 @@
-"""One stream without sockets: batching, slow readers, silence, and the ends of things."""
+"""An exchange over one stream, without sockets: batching, slow readers, silence, and how streams end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ METHODS = gateway_of(Things).methods
 
 
 class MemoryStream:
-    """A transport whose peer is the test: what was sent is decoded and kept; sending can be made to wait."""
+    """A fake transport whose peer is the test.
+
+    It decodes and keeps what is sent, and can make the sender wait.
+    """
 
     def __init__(self) -> None:
         self.messages: list[list[wire.Envelope]] = []
@@ -79,7 +82,7 @@ class MemoryStream:
         self.aborted = True
 
     async def gone(self) -> None:
-        """There is nothing to wait for."""
+        """Return at once; there is nothing to wait for."""
 
     @property
     def sent(self) -> list[wire.Envelope]:
@@ -87,7 +90,7 @@ class MemoryStream:
 
 
 class Served:
-    """In the place of the service: keeps calls and answers none by itself."""
+    """Stands for the service: it keeps calls and answers none by itself."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
@@ -118,7 +121,7 @@ class Fixture:
         return [each for each in self.stream.sent if isinstance(each, kind)]
 
 
-async def test_hello_comes_first_and_what_waits_shares_a_message() -> None:
+async def test_hello_is_sent_first_and_waiting_calls_share_a_message() -> None:
     fixture = Fixture()
     asks = [asyncio.create_task(fixture.things.get(number)) for number in range(100)]
     await until(lambda: len(fixture.sent(wire.Call)) == 100)
@@ -147,7 +150,7 @@ async def test_a_batch_stays_within_its_target_and_a_large_envelope_travels_alon
     fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
-async def test_tells_wait_for_room_until_the_peer_has_consumed_some() -> None:
+async def test_tells_wait_for_window_space_until_the_peer_has_consumed_some() -> None:
     fixture = Fixture()
     for _ in range(MAX_OPEN_CALLS):
         await fixture.things.note(b"")
@@ -162,7 +165,7 @@ async def test_tells_wait_for_room_until_the_peer_has_consumed_some() -> None:
     fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
-async def test_what_was_told_here_is_reported_consumed() -> None:
+async def test_received_tells_are_reported_as_consumed() -> None:
     fixture = Fixture()
     fixture.receive(*(wire.Tell("things", "note", None, b"12345") for _ in range(10)))
     fixture.receive(wire.Tell("things", "full", None, b"refused"))
@@ -187,7 +190,7 @@ async def test_a_timeout_sends_cancel_and_a_late_reply_is_ignored() -> None:
     fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
-async def test_an_ask_that_never_left_sends_no_cancel() -> None:
+async def test_an_ask_that_was_never_sent_sends_no_cancel() -> None:
     fixture = Fixture()
     asks = [asyncio.create_task(fixture.things.get(number)) for number in range(MAX_OPEN_CALLS)]
     await until(lambda: len(fixture.sent(wire.Call)) == MAX_OPEN_CALLS)
@@ -202,7 +205,7 @@ async def test_an_ask_that_never_left_sends_no_cancel() -> None:
     assert {type(result) for result in results} == {PeerUnreachable}
 
 
-async def test_cancel_drops_the_answer_and_makes_room() -> None:
+async def test_a_cancelled_call_gets_no_reply_and_frees_its_window_space() -> None:
     fixture = Fixture()
     fixture.receive(wire.Call(1, "things", "get", None, b"\x91\x01"), wire.Cancel(1))
     (answer,) = fixture.served.answers
@@ -216,7 +219,7 @@ async def test_cancel_drops_the_answer_and_makes_room() -> None:
     fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
-async def test_a_refusal_is_answered_at_once() -> None:
+async def test_a_refused_call_is_answered_with_a_failure_at_once() -> None:
     fixture = Fixture()
     fixture.receive(wire.Call(5, "things", "full", None, b""))
     await until(lambda: fixture.sent(wire.Failure) != [])
@@ -225,7 +228,7 @@ async def test_a_refusal_is_answered_at_once() -> None:
     fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
-async def test_a_result_that_cannot_be_encoded_is_a_failure() -> None:
+async def test_a_result_that_cannot_be_encoded_is_answered_with_a_failure() -> None:
     fixture = Fixture()
     fixture.receive(wire.Call(5, "things", "get", None, b""))
     fixture.served.answers[0].succeed(object())
@@ -233,7 +236,7 @@ async def test_a_result_that_cannot_be_encoded_is_a_failure() -> None:
     fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
-async def test_a_peer_that_does_not_read_is_given_up() -> None:
+async def test_a_stream_is_aborted_if_the_peer_does_not_read() -> None:
     fixture = Fixture()
     fixture.stream.writable = False
     answers = MAX_UNSENT_BYTES // (1 << 20) + 2
@@ -244,7 +247,7 @@ async def test_a_peer_that_does_not_read_is_given_up() -> None:
     assert fixture.stream.aborted
 
 
-async def test_silence_is_asked_about_and_then_given_up() -> None:
+async def test_a_silent_peer_is_pinged_and_then_given_up() -> None:
     fixture = Fixture(StreamTimeouts(hello=1, ping_interval=0.01, ping_timeout=0.05))
     await fixture.exchange.connection.wait_closed()
     assert fixture.sent(wire.Ping) != []
@@ -252,7 +255,7 @@ async def test_silence_is_asked_about_and_then_given_up() -> None:
         await fixture.things.get(1)
 
 
-async def test_who_answers_pings_lives() -> None:
+async def test_a_peer_that_answers_pings_stays_connected() -> None:
     patience = 1.5  # a stall of this process between a ping and its answer counts
     fixture = Fixture(StreamTimeouts(hello=1, ping_interval=0.05, ping_timeout=patience))
     loop = asyncio.get_running_loop()
@@ -265,13 +268,13 @@ async def test_who_answers_pings_lives() -> None:
     fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
-async def test_who_says_no_hello_is_given_up() -> None:
+async def test_a_peer_that_sends_no_hello_is_given_up() -> None:
     fixture = Fixture(StreamTimeouts(hello=0.02), greeted=False)
     with pytest.raises(PeerUnreachable, match="did not say hello"):
         await fixture.exchange.ready()
 
 
-async def test_ready_waits_for_hello_and_survives_being_cancelled() -> None:
+async def test_ready_waits_for_hello_and_can_be_awaited_again_after_a_cancellation() -> None:
     fixture = Fixture(greeted=False)
     first = asyncio.create_task(fixture.exchange.ready())
     await asyncio.sleep(0)
@@ -282,7 +285,7 @@ async def test_ready_waits_for_hello_and_survives_being_cancelled() -> None:
 
 
 @pytest.mark.parametrize("newest", [wire.OLDEST_VERSION, wire.PROTOCOL_VERSION, wire.PROTOCOL_VERSION + 7])
-async def test_two_peers_speak_the_lower_of_their_versions(newest: int) -> None:
+async def test_two_peers_use_the_lower_of_their_newest_versions(newest: int) -> None:
     fixture = Fixture(greeted=False)
     assert fixture.exchange.connection.version == 0
     fixture.receive(wire.Hello(newest))
@@ -291,7 +294,7 @@ async def test_two_peers_speak_the_lower_of_their_versions(newest: int) -> None:
     fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
-async def test_who_speaks_only_older_versions_is_turned_away() -> None:
+async def test_a_peer_with_only_unsupported_old_versions_is_refused() -> None:
     fixture = Fixture(greeted=False)
     fixture.receive(wire.Hello(wire.OLDEST_VERSION - 1))
     with pytest.raises(ProtocolViolation, match=r"supports RPC versions up to \d+") as caught:
@@ -308,7 +311,7 @@ async def test_goodbye_ends_the_stream_with_its_reason() -> None:
         await asking
 
 
-async def test_close_sends_what_waits_then_goodbye_then_finishes() -> None:
+async def test_close_sends_waiting_messages_then_goodbye_then_finishes() -> None:
     fixture = Fixture()
     await fixture.things.note(b"last words")
     await fixture.exchange.close("enough")
@@ -326,14 +329,14 @@ async def test_close_does_not_wait_for_a_peer_that_does_not_read() -> None:
     assert not fixture.stream.finished
 
 
-async def test_a_transport_error_is_the_reason() -> None:
+async def test_a_transport_error_is_the_reason_of_failed_calls() -> None:
     fixture = Fixture()
     fixture.stream.broken = OSError("cable gone")
     with pytest.raises(PeerUnreachable, match="cable gone"):
         await fixture.things.get(1)
 
 
-async def test_a_violation_ends_the_stream_and_what_follows_is_ignored() -> None:
+async def test_a_protocol_violation_ends_the_stream_and_later_messages_are_ignored() -> None:
     fixture = Fixture()
     fixture.receive(wire.Hello(wire.PROTOCOL_VERSION), wire.Call(1, "things", "get", None, b""))
     assert fixture.exchange.closed

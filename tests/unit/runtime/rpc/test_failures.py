@@ -1,4 +1,4 @@
-"""Endpoints that fail, messages that nobody handles, and the figures of both."""
+"""Failing endpoints, messages without a handler, and the metrics of both."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class WorkerGateway(Protocol):
 
 
 class Worker(RpcEndpoint):
-    """Counts what it is told since it was made."""
+    """An endpoint that counts the messages it has received since it was created."""
 
     def __init__(self, name: str = "worker", diary: list[str] | None = None, *, broken: bool = False) -> None:
         super().__init__(name, WorkerGateway, mailbox_capacity=3)
@@ -85,7 +85,7 @@ class Worker(RpcEndpoint):
 
 
 class Served:
-    """A service that notes the failures it is told of."""
+    """A service that records the failures reported to it."""
 
     def __init__(self, identity: TlsIdentity) -> None:
         self.failures: list[tuple[str, str]] = []
@@ -119,7 +119,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_an_endpoint_that_fails_keeps_its_state_and_the_owner_is_told(served: Served) -> None:
+async def test_a_failing_endpoint_keeps_its_state_and_reports_to_its_owner(served: Served) -> None:
     worker = await served.start()
     await served.worker.note()
     with pytest.raises(RpcError, match="for the caller"):
@@ -131,7 +131,7 @@ async def test_an_endpoint_that_fails_keeps_its_state_and_the_owner_is_told(serv
     assert served.failures == [("worker", "KeyError")]
 
 
-async def test_an_error_that_leaves_the_endpoint_sound_is_counted_and_the_owner_not_told(
+async def test_an_error_noted_by_the_endpoint_is_counted_but_not_reported_to_the_owner(
     served: Served,
 ) -> None:
     worker = await served.start()
@@ -140,7 +140,7 @@ async def test_an_error_that_leaves_the_endpoint_sound_is_counted_and_the_owner_
     assert served.failures == []
 
 
-async def test_a_name_is_taken_until_its_endpoint_stops(served: Served) -> None:
+async def test_an_endpoint_name_is_taken_until_its_endpoint_stops(served: Served) -> None:
     worker = await served.start()
     with pytest.raises(RpcError, match="runs already"):
         await served.start()
@@ -154,7 +154,7 @@ async def test_a_name_is_taken_until_its_endpoint_stops(served: Served) -> None:
     assert await served.worker.count() == 0
 
 
-async def test_the_latest_endpoint_stops_first(served: Served) -> None:
+async def test_the_endpoint_that_started_last_stops_first(served: Served) -> None:
     diary: list[str] = []
     for name in ("first", "second"):
         await served.service.start(Worker(name, diary))
@@ -162,7 +162,7 @@ async def test_the_latest_endpoint_stops_first(served: Served) -> None:
     assert diary == ["start first", "start second", "stop second", "stop first"]
 
 
-async def test_what_waits_when_an_endpoint_stops_is_a_dead_letter(served: Served) -> None:
+async def test_messages_that_wait_when_their_endpoint_stops_become_dead_letters(served: Served) -> None:
     worker = await served.start()
     blocked = asyncio.create_task(served.worker.block())
     await worker.inside.wait()
@@ -195,7 +195,7 @@ def test_dead_letters_are_bounded_in_memory_and_in_the_log(caplog: pytest.LogCap
     assert len(list(letters.samples())) <= MAX_KINDS + 1
 
 
-async def test_figures_of_endpoints_are_shown_to_prometheus(served: Served) -> None:
+async def test_prometheus_metrics_show_the_statistics_of_endpoints(served: Served) -> None:
     worker = await served.start()
     blocked = asyncio.create_task(served.worker.block())
     await worker.inside.wait()
@@ -216,7 +216,7 @@ async def test_figures_of_endpoints_are_shown_to_prometheus(served: Served) -> N
     assert exposition(served.metrics.collect()) == ""
 
 
-async def test_who_fails_while_dealing_with_a_failure_goes_on_all_the_same(
+async def test_an_endpoint_whose_failure_handler_fails_keeps_running(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Clumsy(Worker):

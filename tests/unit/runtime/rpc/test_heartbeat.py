@@ -13,7 +13,7 @@ class Clock:
         return self.now
 
 
-def test_a_silent_target_expires_after_the_timeout_and_is_told_once() -> None:
+def test_a_silent_target_expires_after_the_timeout_and_is_returned_once() -> None:
     clock = Clock()
     monitor: HeartbeatMonitor[str] = HeartbeatMonitor(50.0, clock=clock)
     monitor.beat("a")
@@ -25,7 +25,7 @@ def test_a_silent_target_expires_after_the_timeout_and_is_told_once() -> None:
     assert monitor.expired(clock.now + 1000.0) == []
 
 
-def test_a_beat_resets_the_clock_of_its_target_only() -> None:
+def test_a_heartbeat_resets_the_timeout_of_its_target_only() -> None:
     clock = Clock()
     monitor: HeartbeatMonitor[str] = HeartbeatMonitor(50.0, clock=clock)
     monitor.beat("a")
@@ -36,7 +36,7 @@ def test_a_beat_resets_the_clock_of_its_target_only() -> None:
     assert monitor.expired(clock.now + 1000.0) == ["a"]
 
 
-def test_failed_calls_in_a_row_expire_at_once_and_a_beat_forgives() -> None:
+def test_a_target_expires_after_failed_calls_in_a_row_and_a_heartbeat_resets_their_count() -> None:
     monitor: HeartbeatMonitor[str] = HeartbeatMonitor(50.0, failure_threshold=2, clock=Clock())
     monitor.beat("a")
     monitor.call_failed("a")
@@ -47,7 +47,7 @@ def test_failed_calls_in_a_row_expire_at_once_and_a_beat_forgives() -> None:
     assert monitor.expired() == ["a"]
 
 
-def test_what_is_not_watched_never_expires() -> None:
+def test_a_target_that_is_not_watched_never_expires() -> None:
     clock = Clock()
     monitor: HeartbeatMonitor[str] = HeartbeatMonitor(50.0, clock=clock)
     monitor.call_failed("stranger")

@@ -1,4 +1,7 @@
-"""HTTP/2 of one stream: against h2 as the other end, in any chunks, and against what no correct peer sends."""
+"""HTTP/2 with one stream, against h2 as the peer.
+
+Input arrives in any chunks, and includes what no correct peer sends.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ OPEN = frame(1, 0x4, 1, b"\x83")  # :method POST, from the static table
 
 
 class Heard:
-    """Remembers what it is told."""
+    """A receiver that records what it is given."""
 
     def __init__(self) -> None:
         self.headers: list[Headers] = []
@@ -60,7 +63,7 @@ def opened() -> tuple[Http2Stream, Heard]:
 
 
 def exchange(ours: Http2Stream, theirs: H2Connection) -> list[Event]:
-    """Carry bytes both ways until both are silent."""
+    """Carry bytes in both directions until neither side has more to send; return the peer's events."""
     events: list[Event] = []
     while True:
         output, answer = ours.take_output(), theirs.data_to_send()
@@ -72,7 +75,7 @@ def exchange(ours: Http2Stream, theirs: H2Connection) -> list[Event]:
             ours.receive(answer)
 
 
-def test_h2_as_the_client_is_understood_and_understands() -> None:
+def test_our_server_interoperates_with_an_h2_client() -> None:
     ours, heard = server()
     theirs = H2Connection(H2Configuration(client_side=True, header_encoding="ascii"))
     theirs.initiate_connection()
@@ -95,7 +98,7 @@ def test_h2_as_the_client_is_understood_and_understands() -> None:
     assert heard.ends == ["the peer ended the stream"]
 
 
-def test_h2_as_the_server_is_understood_and_understands() -> None:
+def test_our_client_interoperates_with_an_h2_server() -> None:
     ours, heard = client()
     theirs = H2Connection(H2Configuration(client_side=False, header_encoding="ascii"))
     theirs.initiate_connection()
@@ -115,7 +118,7 @@ def test_h2_as_the_server_is_understood_and_understands() -> None:
 
 @settings(max_examples=30)
 @given(st.lists(st.binary(max_size=3000), max_size=20), st.integers(1, 400))
-def test_content_arrives_whole_in_whatever_chunks(messages: list[bytes], chunk: int) -> None:
+def test_content_arrives_complete_in_any_chunks(messages: list[bytes], chunk: int) -> None:
     sender, _ = client()
     receiver, heard = server()
     sender.send_headers(REQUEST)
@@ -127,8 +130,8 @@ def test_content_arrives_whole_in_whatever_chunks(messages: list[bytes], chunk: 
     assert bytes(heard.content) == b"".join(messages)
 
 
-def test_what_the_windows_do_not_allow_waits_and_goes_on() -> None:
-    """Ten megabytes against windows of 64 KiB: both windows count, and what the peer opens is used."""
+def test_data_beyond_the_flow_control_windows_waits_until_they_are_opened() -> None:
+    """Ten megabytes against windows of 64 KiB: stream and connection windows count, and updates are used."""
     ours, _ = client()
     theirs = H2Connection(H2Configuration(client_side=False, header_encoding="ascii"))
     theirs.initiate_connection()
@@ -150,7 +153,7 @@ def test_what_the_windows_do_not_allow_waits_and_goes_on() -> None:
     assert not ours.blocked
 
 
-def test_the_peers_window_is_opened_again_while_it_sends() -> None:
+def test_the_flow_control_window_of_the_peer_is_reopened_while_it_sends() -> None:
     ours, heard = server()
     theirs = H2Connection(H2Configuration(client_side=True, header_encoding="ascii"))
     theirs.initiate_connection()
@@ -166,7 +169,7 @@ def test_the_peers_window_is_opened_again_while_it_sends() -> None:
     assert len(heard.content) == sent
 
 
-def test_a_smaller_window_of_the_peer_makes_ours_negative_and_holds() -> None:
+def test_a_reduced_initial_window_blocks_sending_until_a_window_update() -> None:
     ours, _ = opened()
     ours.send_headers([(":status", "200")])
     ours.send_data(bytes(60_000))
@@ -178,7 +181,7 @@ def test_a_smaller_window_of_the_peer_makes_ours_negative_and_holds() -> None:
     assert not ours.blocked
 
 
-def test_pings_are_answered_and_what_means_nothing_is_ignored() -> None:
+def test_pings_are_answered_and_irrelevant_frames_are_ignored() -> None:
     ours, heard = opened()
     ours.receive(frame(6, 0, 0, b"12345678") + frame(6, 1, 0, b"87654321"))
     assert ours.take_output() == frame(6, 1, 0, b"12345678")
@@ -187,14 +190,14 @@ def test_pings_are_answered_and_what_means_nothing_is_ignored() -> None:
     assert bytes(heard.content) == b"still here"
 
 
-def test_nothing_is_passed_on_once_it_was_stopped() -> None:
+def test_data_received_after_stop_is_not_passed_on() -> None:
     ours, heard = opened()
     ours.stop()
     ours.receive(frame(0, 0, 1, b"late"))
     assert heard.content == b""
 
 
-def test_a_reset_and_a_failed_connection_end_the_stream() -> None:
+def test_a_stream_reset_and_a_connection_error_end_the_stream() -> None:
     for data, reason in (
         (frame(3, 0, 1, (8).to_bytes(4, "big")), "the peer reset the stream, code 8"),
         (frame(7, 0, 0, bytes(4) + (11).to_bytes(4, "big")), "the peer gave up the connection, code 11"),
@@ -247,7 +250,7 @@ VIOLATIONS = [
 
 
 @pytest.mark.parametrize(("data", "words"), VIOLATIONS)
-def test_what_no_correct_peer_sends_is_a_violation(data: bytes, words: str) -> None:
+def test_frames_that_no_correct_peer_sends_are_a_violation(data: bytes, words: str) -> None:
     ours, _ = server()
     with pytest.raises(Http2Violation, match=words):
         ours.receive(data)
@@ -267,7 +270,7 @@ def test_data_after_the_end_is_a_violation() -> None:
         ours.receive(frame(0, 1, 1, b"") + frame(0, 0, 1, b"more"))
 
 
-def test_a_server_that_answers_before_it_is_asked_breaks_the_rules() -> None:
+def test_a_response_before_any_request_is_a_violation() -> None:
     ours, _ = client()
     with pytest.raises(Http2Violation, match="wrong place"):
         ours.receive(SETTINGS + frame(1, 0x4, 1, b"\x88"))
@@ -275,7 +278,7 @@ def test_a_server_that_answers_before_it_is_asked_breaks_the_rules() -> None:
 
 @settings(max_examples=200)
 @given(st.binary(max_size=400))
-def test_garbage_is_refused_or_waited_out_and_never_anything_else(garbage: bytes) -> None:
+def test_garbage_raises_no_other_error_than_a_violation(garbage: bytes) -> None:
     for start in (b"", PREFACE + SETTINGS, PREFACE + SETTINGS + OPEN):
         ours, _ = server()
         try:

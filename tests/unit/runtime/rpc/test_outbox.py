@@ -1,4 +1,4 @@
-"""What is sent, in batches; time limits of many futures."""
+"""Sending in batches, and deadlines of many futures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ids(batch: bytes) -> list[int]:
     return [each.id for each in (wire.decode_batch(batch) if batch else []) if isinstance(each, wire.Cancel)]
 
 
-def test_what_was_sent_is_not_kept() -> None:
+def test_an_outbox_does_not_keep_sent_envelopes() -> None:
     outbox = Outbox()
     outbox.add(numbered(1))
     assert ids(outbox.next_batch()) == [1]
@@ -29,7 +29,7 @@ def test_what_was_sent_is_not_kept() -> None:
     assert outbox.next_batch() == b""
 
 
-def test_what_concerns_the_stream_goes_first_once_of_each_kind() -> None:
+def test_urgent_envelopes_are_sent_first_and_only_the_latest_of_each_kind() -> None:
     outbox = Outbox()
     outbox.add(numbered(1))
     outbox.add_urgent(wire.Hello(1))
@@ -40,8 +40,8 @@ def test_what_concerns_the_stream_goes_first_once_of_each_kind() -> None:
 
 
 @given(st.lists(st.one_of(st.integers(0, 2 * wire.BATCH_TARGET_BYTES), st.none()), max_size=40))
-def test_everything_goes_out_once_in_order_in_batches_within_bounds(steps: list[int | None]) -> None:
-    """A number adds an envelope of that size; None sends a batch."""
+def test_envelopes_are_sent_once_in_order_in_bounded_batches(steps: list[int | None]) -> None:
+    """A number in ``steps`` adds an envelope of that size; None sends a batch."""
     outbox, sent, added = Outbox(), list[int](), 0
     for step in [*steps, *[None] * len(steps)]:
         if step is not None:

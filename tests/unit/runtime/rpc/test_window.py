@@ -1,4 +1,4 @@
-"""The send window: order, bounds, and what is abandoned."""
+"""The send window: order, limits, and abandoned calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.runtime.rpc.transport.window import (
 
 
 def nothing() -> None:
-    """Sent."""
+    """Do nothing; stands for sending a call."""
 
 
 def test_calls_beyond_the_window_wait() -> None:
@@ -39,7 +39,7 @@ def test_too_many_waiting_calls_are_refused() -> None:
     window.submit(0, nothing)
 
 
-def test_more_cannot_be_done_than_was_sent() -> None:
+def test_releasing_more_than_was_sent_is_an_error() -> None:
     window = SendWindow()
     window.submit(5, nothing)
     with pytest.raises(RpcError):
@@ -49,7 +49,10 @@ def test_more_cannot_be_done_than_was_sent() -> None:
 
 
 class WindowMachine(RuleBasedStateMachine):
-    """Against a plain model: what is sent is the submission order without the abandoned, and never too much."""
+    """Compares the window with a plain model.
+
+    Calls are sent in submission order without the abandoned ones, and never too many.
+    """
 
     def __init__(self) -> None:
         super().__init__()

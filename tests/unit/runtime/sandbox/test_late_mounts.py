@@ -1,4 +1,4 @@
-"""The map in which two ids are exchanged."""
+"""The id map that swaps two ids."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sluice.runtime.sandbox.late_mounts import MAX_ID, swapped
 
 
 @pytest.mark.parametrize(("one", "other"), [(1000, 2000), (2000, 1000), (0, 7), (7, 8), (MAX_ID - 2, MAX_ID - 1)])
-def test_it_maps_every_id_once_and_exchanges_two(one: int, other: int) -> None:
+def test_the_id_map_covers_every_id_once_and_swaps_two(one: int, other: int) -> None:
     extents = [tuple(map(int, line.split())) for line in swapped(one, other).splitlines()]
     assert sum(count for _, _, count in extents) == MAX_ID
 

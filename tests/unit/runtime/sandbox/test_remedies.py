@@ -1,4 +1,4 @@
-"""What is advised where no sandbox can be made."""
+"""The advice given where no sandbox can be created."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_NAMESPACE = "bwrap: No permissions to create new namespace"
         ("[Errno 13] Permission denied: '/root/venv/bin/python'", Restrictions(container=True), "not below /root"),
     ],
 )
-def test_the_likeliest_cause_decides_and_it_is_one_line(complaint: str, found: Restrictions, advice: str) -> None:
+def test_the_remedy_names_the_likeliest_cause_in_one_line(complaint: str, found: Restrictions, advice: str) -> None:
     told = remedy(complaint, found)
     assert advice in told
     assert told.endswith(WITHOUT)

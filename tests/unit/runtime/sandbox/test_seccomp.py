@@ -1,4 +1,4 @@
-"""The filter of system calls, run by a small BPF machine: what it says of each call."""
+"""The system call filter, run by a small BPF interpreter: its verdict on each call."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def judge(
     audit: int | None = None,
     make: Callable[[str], bytes] = seccomp_filter,
 ) -> int:
-    """What the filter returns for a call."""
+    """Return the filter's verdict on a call."""
     program = _program(make, machine)
     given = [*arguments, 0, 0, 0, 0, 0, 0][:6]
     data = struct.pack("<IIQ6Q", number, audit or ARCHITECTURES[machine].audit, 0, *given)
@@ -86,7 +86,7 @@ def judge(
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_every_denied_call_is_refused_and_its_neighbours_are_not(machine: str) -> None:
+def test_exactly_the_denied_system_calls_are_refused(machine: str) -> None:
     architecture = ARCHITECTURES[machine]
     denied = set(architecture.denied.values())
 
@@ -97,7 +97,7 @@ def test_every_denied_call_is_refused_and_its_neighbours_are_not(machine: str) -
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_the_program_is_one_that_the_kernel_takes(machine: str) -> None:
+def test_the_filter_program_is_valid_for_the_kernel(machine: str) -> None:
     program = list(struct.iter_unpack("=HBBI", seccomp_filter(machine)))
 
     assert len(program) < MAX_INSTRUCTIONS
@@ -107,7 +107,7 @@ def test_the_program_is_one_that_the_kernel_takes(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_foreign_interfaces_of_the_kernel_end_the_process(machine: str) -> None:
+def test_calls_of_a_foreign_abi_kill_the_process_and_unknown_calls_are_enosys(machine: str) -> None:
     assert judge(machine, 0, audit=0x40000003) == KILL_PROCESS  # i386
     assert judge(machine, NEWEST_KNOWN + 1) == ERRNO | errno.ENOSYS
     if machine == "x86_64":
@@ -139,7 +139,7 @@ def test_clone_makes_threads_and_processes_but_no_namespaces(machine: str) -> No
         (16, socket.SOCK_RAW | 0o2000000, 0),
     ],
 )
-def test_sockets_that_jobs_need(family: int, kind: int, protocol: int) -> None:
+def test_socket_kinds_that_jobs_need_are_allowed(family: int, kind: int, protocol: int) -> None:
     assert judge("x86_64", X86.socket, family, kind, protocol) == ALLOW
     assert judge("aarch64", ARCHITECTURES["aarch64"].socket, family, kind, protocol) == ALLOW
 
@@ -162,18 +162,18 @@ def test_sockets_that_jobs_need(family: int, kind: int, protocol: int) -> None:
         (socket.AF_INET | 1 << 31, socket.SOCK_STREAM, 0),
     ],
 )
-def test_sockets_that_jobs_do_not_get(family: int, kind: int, protocol: int) -> None:
+def test_other_socket_kinds_are_refused(family: int, kind: int, protocol: int) -> None:
     told = judge("x86_64", X86.socket, family, kind, protocol)
 
     assert told in {ERRNO | errno.EPROTONOSUPPORT, ERRNO | errno.EAFNOSUPPORT}
 
 
-def test_pairs_of_sockets_are_unix_sockets() -> None:
+def test_socketpair_is_allowed_for_unix_sockets_only() -> None:
     assert judge("x86_64", X86.socketpair, socket.AF_UNIX, socket.SOCK_STREAM) == ALLOW
     assert judge("x86_64", X86.socketpair, 30, socket.SOCK_STREAM) == ERRNO | errno.EAFNOSUPPORT  # AF_TIPC
 
 
-def test_nobody_types_into_a_terminal() -> None:
+def test_the_ioctl_that_types_into_a_terminal_is_refused() -> None:
     assert judge("x86_64", X86.ioctl, 0, 0x5412) == ERRNO | errno.EPERM
     assert judge("x86_64", X86.ioctl, 0, 0x5412 | 1 << 40) == ERRNO | errno.EPERM  # the kernel looks at 32 bits
     assert judge("x86_64", X86.ioctl, 0, 0x5413) == ALLOW  # TIOCGWINSZ
@@ -189,8 +189,8 @@ def test_an_unknown_processor_has_no_filter() -> None:
         seccomp_filter("riscv64")
 
 
-def test_numbers_are_those_of_the_kernels_headers() -> None:
-    """Where headers are installed; those of the common table are checked by both."""
+def test_system_call_numbers_match_the_kernel_headers() -> None:
+    """Where headers are installed; the common table is checked against the headers of both architectures."""
     for machine, header in HEADERS.items():
         if not header.exists():
             continue
@@ -208,7 +208,7 @@ def test_numbers_are_those_of_the_kernels_headers() -> None:
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_what_connects_waits_for_the_answer_of_a_process_outside(machine: str) -> None:
+def test_calls_that_connect_or_listen_are_referred_to_the_broker(machine: str) -> None:
     arch = ARCHITECTURES[machine]
 
     def says(number: int, *arguments: int) -> int:
@@ -232,8 +232,8 @@ def test_what_connects_waits_for_the_answer_of_a_process_outside(machine: str) -
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_beside_a_network_the_same_is_refused_and_ways_out_are_told(machine: str) -> None:
-    """Of two filters the kernel takes what is stricter: an error before a question, and that before leave."""
+def test_network_filters_allow_nothing_more_and_report_calls_that_could_lead_out(machine: str) -> None:
+    """Of two filters the kernel takes the stricter verdict: an error before a notification before allow."""
     arch = ARCHITECTURES[machine]
     namespaces = [(arch.clone, 1 << bit | 17) for bit in (17, 25, 26, 27, 28, 29, 30)]
     kinds = itertools.product(range(46), range(1, 11), (0, 1, 6, 12, 17, 58, 132, 255, 262))
@@ -277,7 +277,7 @@ def _notified(number: int, *arguments: int) -> kernel.Notification:
         (9999, (), errno.EPERM, "call", "call 9999"),
     ],
 )
-def test_a_refused_call_is_told_as_it_was_made(
+def test_a_refused_call_is_recorded_with_error_protocol_and_name(
     number: int, arguments: tuple[int, ...], error: int, protocol: str, what: str
 ) -> None:
     told = refused_call(X86, _notified(number, *arguments))
@@ -294,7 +294,7 @@ def test_a_refused_call_is_told_as_it_was_made(
         (struct.pack("=HH", 2, 1), ("None", 0)),
     ],
 )
-def test_data_with_the_first_packet_is_told_with_its_address(sockaddr: bytes, wanted: tuple[str, int]) -> None:
+def test_a_refused_fast_open_send_is_recorded_with_its_address(sockaddr: bytes, wanted: tuple[str, int]) -> None:
     address = ctypes.create_string_buffer(sockaddr, len(sockaddr))
     header = ctypes.create_string_buffer(struct.pack("=QI", ctypes.addressof(address), len(sockaddr)), 12)
     place = ctypes.addressof(address)
@@ -321,5 +321,5 @@ def test_data_with_the_first_packet_is_told_with_its_address(sockaddr: bytes, wa
         (b"/run/\xff", "/run/\N{REPLACEMENT CHARACTER}"),
     ],
 )
-def test_unix_sockets_of_others_have_names_for_rows(name: bytes, wanted: str) -> None:
+def test_a_unix_socket_outside_the_box_is_recorded_by_name(name: bytes, wanted: str) -> None:
     assert foreign_name(struct.pack("=H", socket.AF_UNIX) + name) == wanted

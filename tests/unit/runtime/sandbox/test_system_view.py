@@ -1,4 +1,4 @@
-"""What every box sees of the machine."""
+"""What every sandbox sees of the machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _etc(tmp_path: Path) -> Path:
     return etc
 
 
-def test_settings_that_are_no_secrets_are_shown(tmp_path: Path) -> None:
+def test_only_known_settings_without_secrets_are_shown_from_etc(tmp_path: Path) -> None:
     etc = _etc(tmp_path)
     shown = {mount.path for mount in system_mounts(etc) if mount.path.is_relative_to(etc)}
 
@@ -39,14 +39,14 @@ def test_settings_that_are_no_secrets_are_shown(tmp_path: Path) -> None:
     assert content_of(etc / "resolv.conf") == b"nameserver 127.0.0.53\n"
 
 
-def test_large_and_missing_files_are_not_copied(tmp_path: Path) -> None:
+def test_large_and_missing_files_are_shown_as_empty(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(bytes(MAX_FILE_BYTES + 1))
 
     assert content_of(tmp_path / "large") == b""
     assert content_of(tmp_path / "missing") == b""
 
 
-def test_programs_are_read_only() -> None:
+def test_system_mounts_are_read_only_or_links() -> None:
     kinds = {mount.kind for mount in system_mounts()}
 
     assert Mount.read_only(Path("/usr")) in list(system_mounts())
@@ -59,7 +59,7 @@ def test_python_is_shown_with_its_environment() -> None:
     assert not [path for path in python_paths() if path.is_relative_to("/usr")]
 
 
-def test_a_java_outside_of_usr_is_shown_but_no_home_with_a_bin(tmp_path: Path) -> None:
+def test_a_java_outside_of_usr_is_shown_but_not_a_home_directory_with_a_bin(tmp_path: Path) -> None:
     java, home = tmp_path / "jdk-21", tmp_path / "home"
     for directory in (java / "bin", java / "lib", home / "bin"):
         directory.mkdir(parents=True)
@@ -71,7 +71,7 @@ def test_a_java_outside_of_usr_is_shown_but_no_home_with_a_bin(tmp_path: Path) -
     assert java_paths(Path("/usr/bin/true")) == ()
 
 
-def test_links_are_shown_by_both_names(tmp_path: Path) -> None:
+def test_a_linked_path_is_shown_by_its_name_and_its_target(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "name").symlink_to("real")
 

@@ -13,7 +13,7 @@ from sluice.runtime.sandbox.errors import SandboxRefused
 from sluice.runtime.sandbox.uids import FIRST_UID, UID_BITS, allow_traversal, change_owner, is_job_uid, job_uid
 
 
-def test_a_job_has_the_same_uid_everywhere_and_another_than_others() -> None:
+def test_a_job_uid_is_stable_and_differs_from_those_of_other_jobs() -> None:
     uids = {job_uid(f"{number:032x}") for number in range(500)}
 
     assert job_uid("a") == job_uid("a")
@@ -24,8 +24,8 @@ def test_a_job_has_the_same_uid_everywhere_and_another_than_others() -> None:
     assert not is_job_uid(65534)
 
 
-def test_everything_below_is_given_and_no_link_is_followed(tmp_path: Path) -> None:
-    """As somebody without rights too: a file can be given to oneself."""
+def test_change_owner_covers_the_whole_tree_and_follows_no_links(tmp_path: Path) -> None:
+    """Also run without root: a user can give a file to itself."""
     outside, tree = tmp_path / "outside", tmp_path / "tree"
     outside.touch()
     (tree / "a" / "b").mkdir(parents=True)
@@ -39,7 +39,7 @@ def test_everything_below_is_given_and_no_link_is_followed(tmp_path: Path) -> No
     assert outside.stat().st_uid == os.geteuid()
 
 
-def test_a_socket_is_given(tmp_path: Path) -> None:
+def test_change_owner_covers_a_socket(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
         change_owner(tmp_path / "socket", os.geteuid())
@@ -47,7 +47,7 @@ def test_a_socket_is_given(tmp_path: Path) -> None:
     assert (tmp_path / "socket").stat().st_gid == os.geteuid()
 
 
-def test_links_and_files_with_several_names_are_not_given(tmp_path: Path) -> None:
+def test_change_owner_refuses_links_and_files_with_several_hard_links(tmp_path: Path) -> None:
     outside, tree = tmp_path / "outside", tmp_path / "tree"
     outside.touch()
     tree.mkdir()
@@ -62,8 +62,8 @@ def test_links_and_files_with_several_names_are_not_given(tmp_path: Path) -> Non
         change_owner(tmp_path / "missing", os.geteuid())
 
 
-def test_a_device_is_not_given(tmp_path: Path) -> None:
-    """An archive may bring one: whoever unpacks it as root would make the job its owner."""
+def test_change_owner_refuses_a_device(tmp_path: Path) -> None:
+    """An archive may contain one; unpacking it as root would make the job its owner."""
     device = (tmp_path / "null", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
     if os.geteuid() != 0:
         with pytest.raises(PermissionError):
@@ -75,7 +75,7 @@ def test_a_device_is_not_given(tmp_path: Path) -> None:
     assert device[0].stat().st_uid == 0
 
 
-def test_others_may_pass_the_directories_above_but_not_list_them(tmp_path: Path) -> None:
+def test_directories_above_the_work_directory_become_traversable_but_not_listable(tmp_path: Path) -> None:
     work = tmp_path / "jobs" / "1" / "work"
     work.mkdir(parents=True, mode=0o700)
     for path in (tmp_path / "jobs", tmp_path / "jobs" / "1"):

@@ -31,31 +31,31 @@ def fake_java(folder: Path, version: str) -> Path:
 
 
 class TestFindJava:
-    """The error says exactly what to install."""
+    """Tests of ``find_java``; its error says exactly what to install."""
 
-    def test_from_java_home(self, tmp_path: Path) -> None:
+    def test_java_is_found_in_java_home(self, tmp_path: Path) -> None:
         path = fake_java(tmp_path, 'openjdk version "21.0.2" 2024-01-16')
         java = find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
         assert (java.executable, java.major) == (path, 21)
 
-    def test_from_the_path(self, tmp_path: Path) -> None:
+    def test_java_is_found_in_the_path(self, tmp_path: Path) -> None:
         path = fake_java(tmp_path, 'openjdk version "17" 2021-09-14')
         assert find_java({"PATH": str(path.parent)}).executable == path
 
     @pytest.mark.parametrize("version", ['java version "1.8.0_392"', 'openjdk version "11.0.21"', "what?"])
-    def test_too_old_or_strange(self, tmp_path: Path, version: str) -> None:
+    def test_a_java_that_is_too_old_or_of_unknown_version_is_refused(self, tmp_path: Path, version: str) -> None:
         fake_java(tmp_path, version)
         with pytest.raises(JavaNotFound, match="openjdk-17-jre-headless"):
             find_java({"JAVA_HOME": str(tmp_path)})
 
     @pytest.mark.parametrize("environment", [{"PATH": "/nowhere"}, {"JAVA_HOME": "/nowhere", "PATH": "/usr/bin"}])
-    def test_none(self, environment: dict[str, str]) -> None:
+    def test_a_missing_java_is_an_error_with_a_hint_to_install_one(self, environment: dict[str, str]) -> None:
         with pytest.raises(JavaNotFound, match=f"install a Java {MINIMUM_JAVA} runtime"):
             find_java(environment)
 
 
 def installed(folder: Path, version: str) -> Path:
-    """A Java in ``folder``, as distributions install them; its command."""
+    """Create a Java installation in ``folder`` as distributions do, and return its command."""
     (folder / "bin").mkdir(parents=True)
     (folder / "release").write_text(f'IMPLEMENTOR="somebody"\nJAVA_VERSION="{version}"\n')
     (folder / "bin" / "java").write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
@@ -64,38 +64,40 @@ def installed(folder: Path, version: str) -> Path:
 
 
 class TestFindPreferredJava:
-    """JAVA_HOME, else Java 25, else what the PATH has."""
+    """Preference order: JAVA_HOME, then Java 25, then the Java on the PATH."""
 
     @pytest.fixture
     def path(self, tmp_path: Path) -> dict[str, str]:
         """An environment with Java 17 on its path."""
         return {"PATH": str(installed(tmp_path / "path", "17.0.15").parent)}
 
-    def test_25_is_preferred_where_several_are_installed(self, tmp_path: Path, path: dict[str, str]) -> None:
+    def test_java_25_is_preferred_when_several_are_installed(self, tmp_path: Path, path: dict[str, str]) -> None:
         best = installed(tmp_path / "jvm" / "b", "25.0.3")
         installed(tmp_path / "jvm" / "a", "21.0.2")
         installed(tmp_path / "jvm" / "c", "26")
         java = find_preferred_java(path, [f"{tmp_path}/jvm/*"])
         assert (java.executable, java.major) == (best, 25)
 
-    def test_java_home_still_wins(self, tmp_path: Path, path: dict[str, str]) -> None:
+    def test_java_home_takes_precedence_over_java_25(self, tmp_path: Path, path: dict[str, str]) -> None:
         installed(tmp_path / "jvm" / "b", "25.0.3")
         chosen = installed(tmp_path / "chosen", "21.0.2")
         environment = path | {"JAVA_HOME": str(tmp_path / "chosen")}
         assert find_preferred_java(environment, [f"{tmp_path}/jvm/*"]).executable == chosen
 
-    def test_one_that_does_not_run_is_passed_over(self, tmp_path: Path, path: dict[str, str]) -> None:
+    def test_a_java_25_that_does_not_run_is_skipped(self, tmp_path: Path, path: dict[str, str]) -> None:
         installed(tmp_path / "jvm" / "b", "25.0.3").write_text("#!/bin/sh\nexit 1\n")
         assert find_preferred_java(path, [f"{tmp_path}/jvm/*"]).major == 17
 
     @pytest.mark.parametrize("release", ["", 'JAVA_VERSION="17.0.15"', "JAVA_VERSION=25"])
-    def test_otherwise_that_of_the_path(self, tmp_path: Path, path: dict[str, str], release: str) -> None:
+    def test_java_from_the_path_is_used_without_an_installed_java_25(
+        self, tmp_path: Path, path: dict[str, str], release: str
+    ) -> None:
         installed(tmp_path / "jvm" / "b", "25.0.3")
         (tmp_path / "jvm" / "b" / "release").write_text(release)
         assert find_preferred_java(path, [f"{tmp_path}/jvm/*", "/nowhere/*"]).major == 17
 
 
-def test_spark_of_the_installed_pyspark() -> None:
+def test_spark_is_found_in_the_installed_pyspark() -> None:
     spark = find_spark()
     assert re.fullmatch(r"4\.3\.\d+", spark.version)
     assert any(jar.name.startswith("scala-compiler-") for jar in spark.jars)
@@ -104,7 +106,7 @@ def test_spark_of_the_installed_pyspark() -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The plugin as two got it who wanted it at the same time; no warning of the compiler is let pass."""
+    """The plugin's jar as obtained by two concurrent callers; compiler warnings are fatal."""
     cache, jars = tmp_path_factory.mktemp("plugin"), []
 
     def build() -> None:
@@ -119,7 +121,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.mark.spark
-def test_plugin_compiles_without_a_warning_and_holds_what_java_looks_for(built: list[Path]) -> None:
+def test_the_plugin_compiles_without_warnings_and_has_its_manifest_and_services(built: list[Path]) -> None:
     with zipfile.ZipFile(built[0]) as archive:
         names = archive.namelist()
         manifest = archive.read("META-INF/MANIFEST.MF").decode()
@@ -134,7 +136,7 @@ def test_plugin_compiles_without_a_warning_and_holds_what_java_looks_for(built: 
 
 @pytest.mark.spark
 def test_built_plugin_is_used_again(built: list[Path]) -> None:
-    """Both who built at the same time have one complete file, and so has who comes later."""
+    """Two concurrent builders and a later caller all get the same complete file."""
     one, other = built
     stamp = one.stat().st_mtime_ns
     assert one == other == ensure_plugin(cache=one.parent)
@@ -142,7 +144,7 @@ def test_built_plugin_is_used_again(built: list[Path]) -> None:
     assert zipfile.ZipFile(one).testzip() is None
 
 
-def test_compiler_errors_reach_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiler_errors_are_in_the_build_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "Broken.scala"
     source.write_text("object Broken { val number: Int = nothingThere }")
     monkeypatch.setattr("sluice.runtime.spark.plugin_build.PLUGIN_SOURCES", tmp_path)
@@ -161,8 +163,8 @@ def test_digest_follows_sources_and_spark(tmp_path: Path) -> None:
     assert first != source_digest([source], "4.3.0")
 
 
-def test_names_that_both_languages_know_are_the_same() -> None:
-    """They cannot import from each other."""
+def test_names_shared_by_python_and_scala_are_equal() -> None:
+    """Python and Scala cannot import from each other."""
     scala = "\n".join(path.read_text() for path in plugin_sources())
     assert f'val Algorithm = "{conf.TLS_PROTOCOL}"' in scala
     assert f"val ExitCode = {command.IDENTITY_EXIT_CODE}\n" in scala

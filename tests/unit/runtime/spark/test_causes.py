@@ -1,4 +1,7 @@
-"""The cause of a failure is the exception behind it, in outputs recorded of real programs and of Spark 4.3."""
+"""The cause of a failure is the exception behind it.
+
+The outputs were recorded from real programs and from Spark 4.3.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ UNRESOLVED = (
         ),
     ],
 )
-def test_the_cause_of_a_real_failure(name: str, code: int, error: str) -> None:
+def test_the_cause_of_recorded_failures_is_found(name: str, code: int, error: str) -> None:
     text = (RECORDED / f"{name}.txt").read_text()
     assert judge(Ending(Exit(code), stderr_tail=text)).error == error
     if name == "exitm":
@@ -79,7 +82,7 @@ def test_the_cause_of_a_real_failure(name: str, code: int, error: str) -> None:
         (Exit(1), "the pipeline ended with exit code 1"),
     ],
 )
-def test_a_program_that_says_nothing(ended: Exit, error: str) -> None:
+def test_the_cause_of_a_silent_failure_is_its_exit_code_or_signal(ended: Exit, error: str) -> None:
     assert judge(Ending(ended)).error == error
 
 
@@ -107,7 +110,7 @@ def test_an_error_of_the_jvm_has_its_innermost_cause() -> None:
     )
 
 
-def test_a_failed_task_tells_what_its_python_worker_raised() -> None:
+def test_the_cause_of_a_failed_task_is_the_exception_of_its_python_worker() -> None:
     error = f"org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] thrown from the Python worker: {HEADING}"
     trace = (
         f'{error}\n  File "/srv/app/udf.py", line 8, in half\n    raise ValueError("seven")\nValueError: seven\n'
@@ -119,12 +122,12 @@ def test_a_failed_task_tells_what_its_python_worker_raised() -> None:
     assert headline(error, "") == error
 
 
-def test_a_progress_bar_is_not_what_a_program_says() -> None:
+def test_a_progress_bar_is_not_part_of_the_last_line() -> None:
     assert last_line("[Stage 0:>  (0 + 2) / 2]\r          \rno such table\n\n") == "no such table"
 
 
 @given(st.text(st.sampled_from(f"{HEADING} \n:'^|+\r\tCausedby"), max_size=400), st.integers(0, 3))
-def test_any_output_has_one_line_at_most(text: str, headings: int) -> None:
+def test_the_cause_in_arbitrary_output_is_at_most_one_bounded_line(text: str, headings: int) -> None:
     output = text + "".join(f"\n{HEADING}\n{text}" for _ in range(headings))
     for line in (cause(output), last_line(output), judge(Ending(Exit(1), stderr_tail=output)).error):
         assert len(line.splitlines()) <= 1

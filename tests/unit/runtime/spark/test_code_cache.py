@@ -1,4 +1,4 @@
-"""The cache of code: what others could have written is not loaded, wherever in the way they could write."""
+"""The code cache: code is not loaded if others could have written to it or anywhere on its path."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SPARK = SparkDistribution(Path("/opt/spark"), "4.3.0", ())
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """A cache with a directory of our own above it."""
+    """A cache whose parent directory is also ours."""
     return prepare_directory(tmp_path / "above" / "cache")
 
 
 @pytest.fixture
 def kept(cache: Path) -> Path:
-    """A file in it, with its digest."""
+    """A file in the cache, with its digest."""
     file = cache / "code.jar"
     file.write_bytes(b"code")
     file.chmod(0o644)
@@ -105,23 +105,23 @@ HARMS = [
 ]
 
 
-def test_what_was_recorded_may_be_used(kept: Path) -> None:
+def test_a_recorded_file_is_usable(kept: Path) -> None:
     assert why_unusable(kept) == ""
 
 
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__.strip("_"))
-def test_what_others_could_have_written_may_not(kept: Path, harm: Callable[[Path], None]) -> None:
+def test_a_file_that_others_could_have_written_is_unusable(kept: Path, harm: Callable[[Path], None]) -> None:
     harm(kept)
     assert why_unusable(kept) != ""
 
 
-def test_a_sticky_directory_above_is_as_good_as_a_private_one(kept: Path) -> None:
-    """Nobody but its owner can rename what is in it: /tmp."""
+def test_a_file_below_a_sticky_directory_is_usable(kept: Path) -> None:
+    """In a sticky directory like /tmp, only the owner of a file can rename it."""
     kept.parent.parent.chmod(0o1777)
     assert why_unusable(kept) == ""
 
 
-def test_a_link_above_counts_where_it_lies_and_where_it_leads(kept: Path, tmp_path: Path) -> None:
+def test_a_linked_path_is_unusable_when_others_can_write_at_its_target(kept: Path, tmp_path: Path) -> None:
     (tmp_path / "way").symlink_to(kept.parent.parent)
     linked = tmp_path / "way" / "cache" / kept.name
     assert why_unusable(linked) == ""
@@ -130,8 +130,10 @@ def test_a_link_above_counts_where_it_lies_and_where_it_leads(kept: Path, tmp_pa
 
 
 @pytest.mark.parametrize("whose", ["file", "note", "directory", "above"])
-def test_what_belongs_to_another_user_may_not_be_used(kept: Path, whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every owner but one is this process's; the one is user id 4711's."""
+def test_a_file_that_belongs_to_another_user_is_unusable(
+    kept: Path, whose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every path belongs to the user of this process except for one, which belongs to user id 4711."""
     path = {"file": kept, "note": checksum_file(kept), "directory": kept.parent, "above": kept.parent.parent}[whose]
     inode = path.stat().st_ino
 
@@ -142,7 +144,7 @@ def test_what_belongs_to_another_user_may_not_be_used(kept: Path, whose: str, mo
     assert why_unusable(kept) == f"{path} belongs to user id 4711"
 
 
-def test_a_directory_that_others_may_write_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_cache_directory_writable_by_others_is_refused_and_not_changed(tmp_path: Path) -> None:
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
@@ -154,11 +156,11 @@ def test_a_directory_that_others_may_write_is_refused_and_left_as_it_is(tmp_path
 
 
 class TestPlugin:
-    """The agent of every JVM."""
+    """The plugin, which is the agent of every JVM."""
 
     @pytest.fixture
     def compiled(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """How often it was compiled; no compiler runs."""
+        """A list with one entry per compilation; no compiler runs."""
         times: list[str] = []
 
         def compile_(*arguments: object, **_: object) -> None:
@@ -170,7 +172,7 @@ class TestPlugin:
         monkeypatch.setattr(plugin_build, "_compile", compile_)
         return times
 
-    def test_a_jar_that_was_put_there_is_not_used(
+    def test_a_planted_jar_is_not_used_but_compiled_again(
         self, cache: Path, compiled: list[str], caplog: pytest.LogCaptureFixture
     ) -> None:
         planted = cache / f"sluice-spark-4.3.0-{source_digest(plugin_sources(), '4.3.0')}.jar"
@@ -184,7 +186,7 @@ class TestPlugin:
         assert len(compiled) == 1
 
     @pytest.mark.parametrize("harm", HARMS[:9], ids=lambda harm: harm.__name__.strip("_"))
-    def test_one_that_was_changed_is_compiled_again(
+    def test_a_jar_that_was_changed_is_compiled_again(
         self, cache: Path, compiled: list[str], harm: Callable[[Path], None]
     ) -> None:
         jar = ensure_plugin(java=JAVA, spark=SPARK, cache=cache)
@@ -197,7 +199,7 @@ class TestPlugin:
         assert json.loads(checksum_file(jar).read_text())["size"] == jar.stat().st_size
 
     @pytest.mark.usefixtures("compiled")
-    def test_none_is_made_where_others_may_write(self, cache: Path) -> None:
+    def test_no_jar_is_built_in_a_directory_writable_by_others(self, cache: Path) -> None:
         ensure_plugin(java=JAVA, spark=SPARK, cache=cache)
         cache.chmod(0o777)
         with pytest.raises(PluginBuildFailed, match="others may have written"):

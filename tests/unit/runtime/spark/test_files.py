@@ -45,14 +45,14 @@ LINE = (
 )
 
 
-def test_spec_survives_the_disk(tmp_path: Path) -> None:
+def test_a_driver_spec_survives_writing_and_reading_and_is_private(tmp_path: Path) -> None:
     path = SPEC.write(tmp_path / "spec.json")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert DriverSpec.read(path) == SPEC
     assert SPEC.token == TOKEN
 
 
-def test_spec_carries_what_the_taskmanager_found_out(tmp_path: Path) -> None:
+def test_a_driver_spec_carries_the_spark_runtime_found_by_the_taskmanager(tmp_path: Path) -> None:
     spark = SparkRuntime(
         Java(Path("/usr/bin/java"), 17, "build"),
         SparkDistribution(Path("/spark"), "4.3.0", (Path("/spark/a.jar"), Path("/spark/b.jar"))),
@@ -66,7 +66,7 @@ def test_spec_carries_what_the_taskmanager_found_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("told", [b"", b"begin", b"x" * 10_000])
-def test_an_agent_that_is_told_no_spec_ends(told: bytes) -> None:
+def test_a_driver_agent_that_receives_no_spec_exits(told: bytes) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "sluice.runtime.spark.driver.main", "spec.json"],
         input=told,
@@ -96,7 +96,7 @@ def test_spec_that_others_can_read_is_refused(tmp_path: Path) -> None:
         msgspec.json.encode({**msgspec.to_builtins(SPEC), "attempt": "1"}),
     ],
 )
-def test_what_is_no_spec_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_malformed_driver_spec_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "spec.json"
     path.write_bytes(content)
     path.chmod(0o600)
@@ -107,7 +107,7 @@ def test_what_is_no_spec_is_refused(tmp_path: Path, content: bytes) -> None:
 class TestTempDir:
     """Short private directories."""
 
-    def test_is_private_short_and_goes_away(self) -> None:
+    def test_a_temporary_directory_is_private_short_and_removable(self) -> None:
         path = make_temp_dir()
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
         assert len(os.fsencode(path)) <= MAX_TEMP_DIRECTORY_BYTES
@@ -115,14 +115,16 @@ class TestTempDir:
         remove_temp_dir(path)
         assert not path.exists()
 
-    def test_parent_too_long_is_refused(self, tmp_path: Path) -> None:
+    def test_a_parent_path_too_long_for_a_temporary_directory_is_refused(self, tmp_path: Path) -> None:
         parent = tmp_path / ("x" * MAX_TEMP_DIRECTORY_BYTES)
         parent.mkdir()
         with pytest.raises(SparkError, match="too long"):
             make_temp_dir(parent)
         assert list(parent.iterdir()) == []
 
-    def test_those_of_dead_makers_are_removed_and_nothing_else(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def test_only_temporary_directories_of_dead_processes_are_removed(
+        self, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
         base = Path(tempfile.mkdtemp(prefix="s", dir="/tmp"))  # short, wherever TMPDIR is: two levels must fit
         dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
         stale = base / f"sluice-jvm-{int(dead.stdout)}-abc"
@@ -141,9 +143,9 @@ class TestTempDir:
 
 
 class TestGateway:
-    """What Spark's gateway server writes for Python."""
+    """The file that Spark's gateway server writes for Python."""
 
-    def test_is_decoded(self) -> None:
+    def test_a_gateway_address_is_decoded(self) -> None:
         assert read_gateway(struct.pack(">ii", 4242, 6) + b"secret") == Gateway(4242, "secret")
 
     @pytest.mark.parametrize(
@@ -158,45 +160,45 @@ class TestGateway:
             struct.pack(">ii", 4242, MAX_GATEWAY_SECRET_BYTES + 1) + b"s" * (MAX_GATEWAY_SECRET_BYTES + 1),
         ],
     )
-    def test_anything_else_is_refused(self, data: bytes) -> None:
+    def test_a_malformed_gateway_address_is_refused(self, data: bytes) -> None:
         with pytest.raises(DriverFailed):
             read_gateway(data)
 
-    def test_secret_is_not_shown(self) -> None:
+    def test_the_repr_of_a_gateway_does_not_show_its_secret(self) -> None:
         assert "hunter2" not in repr(Gateway(1, "hunter2"))
 
 
 class TestEvidence:
-    """What a JVM recorded of its connections."""
+    """The evidence of its connections that a JVM recorded."""
 
-    def test_no_file_yet(self, tmp_path: Path) -> None:
+    def test_without_an_evidence_file_there_is_no_evidence(self, tmp_path: Path) -> None:
         assert read_evidence(tmp_path) == Evidence()
 
-    def test_complete_lines_are_read(self, tmp_path: Path) -> None:
+    def test_complete_lines_of_evidence_are_read(self, tmp_path: Path) -> None:
         (tmp_path / EVIDENCE_FILE).write_bytes(LINE * 2 + LINE[:30])
         found = read_evidence(tmp_path).connections
         assert len(found) == 2
         assert (found[0].peer, found[0].protocol, found[0].opened_at) == ("spiffe://td/b", "TLSv1.3", 1.5)
 
-    def test_line_that_somebody_else_wrote_is_left_out(self, tmp_path: Path) -> None:
+    def test_a_malformed_line_of_evidence_is_left_out(self, tmp_path: Path) -> None:
         (tmp_path / EVIDENCE_FILE).write_bytes(b"\xff\n{}\n" + LINE + b'{"channel": 7}\n')
         assert len(read_evidence(tmp_path).connections) == 1
 
-    def test_the_latest_are_kept_and_the_others_counted(self, tmp_path: Path) -> None:
+    def test_the_latest_lines_of_evidence_are_kept_and_the_others_counted(self, tmp_path: Path) -> None:
         (tmp_path / EVIDENCE_FILE).write_bytes(b"".join(_line(at) for at in range(MAX_EVIDENCE_LINES + 5)))
         found = read_evidence(tmp_path)
         assert (len(found.connections), found.dropped) == (MAX_EVIDENCE_LINES, 5)
         assert found.connections[-1].opened_at == MAX_EVIDENCE_LINES + 4
 
-    def test_a_full_file_is_followed_by_another(self, tmp_path: Path) -> None:
-        """3,000 connections were recorded before the present file, of which the earlier one holds the last 1,000."""
+    def test_evidence_is_read_from_the_earlier_and_the_present_file(self, tmp_path: Path) -> None:
+        """3,000 connections came before the present file; the earlier file holds the last 1,000 of them."""
         (tmp_path / EARLIER_FILE).write_bytes(b'{"before":2000}\n' + b"".join(_line(at) for at in range(2000, 3000)))
         (tmp_path / EVIDENCE_FILE).write_bytes(b'{"before":3000}\n' + b"".join(_line(at) for at in (3000, 3001)))
         found = read_evidence(tmp_path)
         assert [each.opened_at for each in found.connections] == list(range(2002, 3002))
         assert found.dropped == 2002
 
-    def test_of_a_huge_file_the_end_is_read(self, tmp_path: Path) -> None:
+    def test_only_the_end_of_a_huge_evidence_file_is_read(self, tmp_path: Path) -> None:
         with (tmp_path / EVIDENCE_FILE).open("wb") as file:
             file.truncate(1 << 40)
             file.seek(0, os.SEEK_END)
@@ -204,11 +206,13 @@ class TestEvidence:
         assert len(read_evidence(tmp_path).connections) == 1
 
     @pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
-    def test_whatever_else_lies_there_is_not_waited_for(self, tmp_path: Path, put: Callable[[Path], None]) -> None:
+    def test_an_evidence_path_that_is_not_a_regular_file_is_ignored_without_blocking(
+        self, tmp_path: Path, put: Callable[[Path], None]
+    ) -> None:
         put(tmp_path / EVIDENCE_FILE)
         assert read_evidence(tmp_path) == Evidence()
 
-    def test_a_linked_directory_is_not_followed(self, tmp_path: Path) -> None:
+    def test_evidence_in_a_linked_directory_is_not_read(self, tmp_path: Path) -> None:
         (tmp_path / "others").mkdir()
         (tmp_path / "others" / EVIDENCE_FILE).write_bytes(LINE)
         (tmp_path / "reports").symlink_to(tmp_path / "others")
@@ -219,7 +223,7 @@ def _line(at: int) -> bytes:
     return LINE.replace(b"1.5", str(at).encode())
 
 
-def test_of_too_many_connections_the_latest_are_shown() -> None:
+def test_merged_evidence_keeps_only_the_latest_connections() -> None:
     entry = msgspec.json.decode(LINE, type=ConnectionEvidence)
     entries = [msgspec.structs.replace(entry, opened_at=float(at)) for at in range(MAX_EVIDENCE_ENTRIES + 10)]
     merged = merge(Evidence(tuple(entries[500:]), dropped=7), Evidence(tuple(entries[:700])))
@@ -228,11 +232,11 @@ def test_of_too_many_connections_the_latest_are_shown() -> None:
 
 
 @pytest.mark.parametrize("name", ["pipeline.py", "my data (1).csv", "ä.txt"])
-def test_plain_file_name_is_taken(name: str) -> None:
+def test_a_plain_file_name_is_accepted(name: str) -> None:
     assert safe_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "/etc/passwd", "a/b", ".bashrc", "a,b", "a\nb", "x" * 201])
-def test_name_that_leads_elsewhere_is_refused(name: str) -> None:
+def test_an_unsafe_file_name_is_refused(name: str) -> None:
     with pytest.raises(SluiceError):
         safe_name(name)

@@ -1,4 +1,4 @@
-"""A job's own Python: only one of its archives, unpacked for the driver before its program runs."""
+"""A job's own Python: only from one of its archives, unpacked for the driver before its program runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sluice.runtime.spark.job_python import (
 
 
 def ref(name: str) -> BlobRef:
-    """A blob of that name."""
+    """Return a reference to a blob with that name."""
     return BlobRef(sha256="0" * 64, name=name, size=1)
 
 
@@ -36,7 +36,7 @@ ARCHIVES = (Archive(blob=ref("env.tar.gz"), name="env"), Archive(blob=ref("data.
 
 
 @pytest.mark.parametrize("python", ["env/bin/python", "./env/bin/python", "./env/bin/python3.11"])
-def test_a_python_in_an_archive_is_taken(python: str) -> None:
+def test_a_python_in_an_archive_is_accepted(python: str) -> None:
     assert check_python(python, ARCHIVES) == python.removeprefix("./")
 
 
@@ -60,12 +60,12 @@ def test_a_python_in_an_archive_is_taken(python: str) -> None:
         pytest.param("data/bin/python", "cannot contain", id="in a zip file"),
     ],
 )
-def test_anything_else_is_refused(python: str, why: str) -> None:
+def test_a_python_that_is_not_in_an_archive_is_refused(python: str, why: str) -> None:
     with pytest.raises(PackageRefused, match=why):
         check_python(python, ARCHIVES)
 
 
-def test_sparks_own_setting_means_the_same() -> None:
+def test_the_spark_setting_for_python_is_equivalent_to_the_option() -> None:
     wanted = JobSubmission(
         name="p",
         owner="ada",
@@ -80,7 +80,7 @@ def test_sparks_own_setting_means_the_same() -> None:
     assert check_submission(plain).python == ""
 
 
-def test_another_python_by_the_setting_is_refused_as_by_the_option() -> None:
+def test_a_forbidden_or_conflicting_python_in_the_spark_setting_is_refused() -> None:
     for refused, error in (
         ({SETTING: "/bin/sh"}, PackageRefused),
         ({"spark.pyspark.driver.python": "env/bin/python"}, ForbiddenSparkConf),
@@ -102,7 +102,7 @@ def test_another_python_by_the_setting_is_refused_as_by_the_option() -> None:
         )
 
 
-def test_the_clusters_pyspark_comes_before_that_of_the_environment() -> None:
+def test_the_pyspark_of_the_cluster_comes_first_in_the_python_path() -> None:
     home = find_spark().home
     variables = job_python_environment("env/bin/python", home, {"PYTHONPATH": "/job/modules.zip"})
     assert variables["PYSPARK_PYTHON"] == "./env/bin/python"
@@ -112,13 +112,13 @@ def test_the_clusters_pyspark_comes_before_that_of_the_environment() -> None:
     assert job_python_environment("env/bin/python", home, {})["PYTHONPATH"].count(os.pathsep) == 1
 
 
-def test_an_installation_without_pyspark_is_told(tmp_path: Path) -> None:
+def test_an_installation_without_pyspark_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DriverFailed, match="has no PySpark"):
         pyspark_path(tmp_path)
 
 
 def packed(path: Path, *members: tuple[str, int, str]) -> Path:
-    """A tar archive of (name, mode, link's target or empty)."""
+    """Create a tar archive from (name, mode, link target or empty), and return its path."""
     with tarfile.open(path, "w:gz") as archive:
         for name, mode, target in members:
             member = tarfile.TarInfo(name)
@@ -131,19 +131,19 @@ def packed(path: Path, *members: tuple[str, int, str]) -> Path:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """The directory of a driver, with the one of its program."""
+    """The working directory of a driver, including the program's directory ``app``."""
     (tmp_path / "work" / "app").mkdir(parents=True)
     return tmp_path / "work"
 
 
 async def run(argv: Sequence[str]) -> tuple[Exit, str]:
-    """Run a command as it is; how it ended, and what it complained of."""
+    """Run a command; return how it ended and its standard error."""
     child = await asyncio.create_subprocess_exec(*argv, stderr=asyncio.subprocess.PIPE)
     _, complaint = await child.communicate()
     return Exit(child.returncode or 0), complaint.decode()
 
 
-async def test_it_is_unpacked_for_the_program_and_for_the_jvm(work: Path) -> None:
+async def test_the_python_archive_is_unpacked_for_the_program_and_for_the_jvm(work: Path) -> None:
     file = packed(work / "app" / "env.tar.gz", ("bin/python", 0o755, ""), ("lib/x.py", 0o644, ""))
     found = await install_job_python("env/bin/python", [(file, "env")], work, work / "app", run)
     assert found == work / "app" / "env" / "bin" / "python"
@@ -161,7 +161,7 @@ async def test_it_is_unpacked_for_the_program_and_for_the_jvm(work: Path) -> Non
         pytest.param([("way", 0o777, "../.."), ("way/outside", 0o644, "")], "env.tar.gz", id="out by a link"),
     ],
 )
-async def test_an_archive_without_it_or_with_more_than_that_is_told(
+async def test_an_archive_without_the_python_or_with_escaping_members_is_an_error(
     work: Path, members: list[tuple[str, int, str]], why: str
 ) -> None:
     file = packed(work / "app" / "env.tar.gz", *members)
@@ -170,7 +170,7 @@ async def test_an_archive_without_it_or_with_more_than_that_is_told(
     assert [name for _, _, names in os.walk(work.parent) for name in names if name == "outside"] == []
 
 
-async def test_what_is_no_archive_is_told_with_what_tar_says(work: Path) -> None:
+async def test_a_malformed_archive_is_reported_with_the_error_of_tar(work: Path) -> None:
     file = work / "app" / "env.tar.gz"
     file.write_bytes(b"nothing of the kind")
     with pytest.raises(DriverFailed, match=r"cannot unpack env.tar.gz: .*tar"):
@@ -178,14 +178,14 @@ async def test_what_is_no_archive_is_told_with_what_tar_says(work: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["app", "local"])
-async def test_a_name_that_the_driver_needs_is_refused(work: Path, name: str) -> None:
+async def test_an_archive_name_that_the_driver_needs_is_refused(work: Path, name: str) -> None:
     (work / "local").mkdir()
     file = packed(work / "app" / "env.tar.gz", ("bin/python", 0o755, ""))
     with pytest.raises(DriverFailed, match="FILE#NAME"):
         await install_job_python(f"{name}/bin/python", [(file, name)], work, work / "app", run)
 
 
-async def test_one_that_takes_too_long_is_given_up(work: Path) -> None:
+async def test_an_archive_that_takes_too_long_to_unpack_is_an_error(work: Path) -> None:
     async def late(_: Sequence[str]) -> tuple[Exit, str]:
         raise TimeoutError
 

@@ -1,4 +1,4 @@
-"""A driver to launch, and one that ends at once."""
+"""A driver launch for tests, and a process that ends at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAUNCH = DriverLaunch(
 
 
 async def ending(code: int, directory: Path) -> ChildProcess:
-    """A process that ends with ``code``."""
+    """Start a process that ends with ``code``."""
     return await ChildProcess.start(
         (sys.executable, "-c", f"raise SystemExit({code})"),
         env={},

@@ -1,4 +1,4 @@
-"""A TaskManager without a JobManager ends its executors; one that cannot ends itself."""
+"""A TaskManager without a JobManager ends its executors; if it cannot, it ends itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REGISTRATION = TaskManagerRegistration(
 
 
 class NoLeader:
-    """Nobody leads."""
+    """A fake discovery that finds no leader."""
 
     async def dial(self) -> RemotePeer:
         raise PeerUnreachable("nobody leads")
@@ -27,7 +27,7 @@ class NoLeader:
 
 
 class Executors:
-    """Those of a TaskManager; with ``error`` they cannot be ended."""
+    """The fake executors of a TaskManager; with ``error`` they cannot be ended."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error

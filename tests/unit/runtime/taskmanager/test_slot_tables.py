@@ -38,7 +38,7 @@ def tables(*, drivers: int = 1) -> SlotTables:
     return SlotTables(SlotTable(1, EXECUTOR), SlotTable(drivers, DRIVER))
 
 
-def test_both_kinds_have_slots_of_the_same_number() -> None:
+def test_executor_and_driver_slots_of_one_number_are_independent() -> None:
     slots = tables()
     assert slots.reserve(request(SlotKind.EXECUTOR))
     assert slots.reserve(request(SlotKind.DRIVER))
@@ -60,12 +60,12 @@ def test_drivers_take_no_room_from_executors() -> None:
     assert slots.reserve(request(SlotKind.EXECUTOR))
 
 
-def test_without_slots_for_drivers_none_is_reserved() -> None:
+def test_a_driver_is_refused_without_driver_slots() -> None:
     with pytest.raises(SlotNotAvailable):
         tables(drivers=0).reserve(request(SlotKind.DRIVER))
 
 
-def test_draining_takes_slots_of_neither_kind() -> None:
+def test_a_draining_taskmanager_refuses_slots_of_both_kinds() -> None:
     slots = tables()
     slots.draining = True
     for kind in SlotKind:
@@ -101,7 +101,7 @@ def launch(*, job: str = JOB, memory_mb: int = 512) -> DriverLaunch:
         pytest.param(SlotKind.DRIVER, launch(memory_mb=513), SlotNotAvailable, id="too-large"),
     ],
 )
-def test_a_driver_is_launched_in_a_slot_of_its_own_alone(
+def test_a_driver_launch_that_does_not_fit_its_slot_is_refused(
     tmp_path: Path, kind: SlotKind, wanted: DriverLaunch, error: type[Exception]
 ) -> None:
     slots = tables()

@@ -26,7 +26,7 @@ def chain(count: int, *, parents: tuple[int, ...] | None = None) -> list[StageRe
     ]
 
 
-def test_each_stage_stands_behind_those_that_it_waits_for() -> None:
+def test_each_stage_is_drawn_to_the_right_of_its_parents() -> None:
     stages = [stage(number, DETAIL) for number in range(7)]
     picture = draw_plan(stages)
     assert picture is not None
@@ -37,14 +37,14 @@ def test_each_stage_stands_behind_those_that_it_waits_for() -> None:
     assert all(0 <= box.done <= WIDTH - 20 for box in picture.boxes)
 
 
-def test_nothing_and_too_much_are_not_drawn() -> None:
+def test_a_plan_without_stages_or_with_too_many_is_not_drawn() -> None:
     assert draw_plan(()) is None
     assert draw_plan(chain(MAX_DRAWN)) is not None
     assert draw_plan(chain(MAX_DRAWN + 1)) is None
 
 
 @pytest.mark.parametrize("parents", [(0, 1, 2), (4711,), (2, 2, 2)])
-def test_a_plan_that_goes_in_circles_is_drawn_somehow(parents: tuple[int, ...]) -> None:
+def test_a_plan_with_a_cycle_is_still_drawn(parents: tuple[int, ...]) -> None:
     picture = draw_plan(chain(3, parents=parents))
     assert picture is not None
     assert len(picture.boxes) == 3
@@ -60,7 +60,7 @@ def test_a_plan_that_goes_in_circles_is_drawn_somehow(parents: tuple[int, ...]) 
         ((1, 2, 500, 4, 2000), 4.0),
     ],
 )
-def test_when_a_stage_is_skewed(times: tuple[int, ...], skew: float | None) -> None:
+def test_the_skew_of_a_stage_is_computed_from_its_task_times(times: tuple[int, ...], skew: float | None) -> None:
     assert view_of(msgspec.structs.replace(stage(0, DETAIL), task_ms=times)).skew == skew
 
 

@@ -11,7 +11,7 @@ def job(name: str, state: JobState, start: int, end: int | None = None) -> JobSu
     return JobSummary(id=name, name=name, owner="ada", state=state, start_time=start, end_time=end, duration_ms=0)
 
 
-def test_those_that_run_come_first_and_all_by_time() -> None:
+def test_running_jobs_come_first_and_newer_jobs_before_older() -> None:
     jobs = [
         job("old", JobState.RUNNING, 10),
         job("ended early", JobState.FAILED, 90, 100),

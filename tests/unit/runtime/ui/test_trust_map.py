@@ -1,4 +1,4 @@
-"""The trust map: what evidence comes to, what is worth a look, and where it is drawn."""
+"""The trust map: summaries of the evidence, what deserves attention, and where it is drawn."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def only(found: TrustMap, channel: str) -> Link:
     return link
 
 
-def test_both_ends_of_a_connection_are_one_line() -> None:
+def test_evidence_of_both_ends_of_a_connection_is_one_link() -> None:
     theirs, own = certificate(1, begun=NOW - HOUR), certificate(2, begun=NOW - 2 * HOUR)
     seen = (evidence("rpc", JM, TM, "accepted", theirs, NOW - 9), evidence("rpc", TM, JM, "dialed", own, NOW - 9))
     found = trust_map(seen, now=NOW)
@@ -86,7 +86,7 @@ def test_the_latest_certificate_of_a_process_counts() -> None:
         (25, "bad", "has expired"),
     ],
 )
-def test_what_the_age_of_a_certificate_means(hours: float, tone: str, concern: str) -> None:
+def test_the_tone_of_a_link_depends_on_the_age_of_the_certificate(hours: float, tone: str, concern: str) -> None:
     link = only(
         trust_map([evidence("rpc", JM, TM, "accepted", certificate(1, begun=NOW - hours * HOUR), NOW)], now=NOW), "rpc"
     )
@@ -96,14 +96,14 @@ def test_what_the_age_of_a_certificate_means(hours: float, tone: str, concern: s
 
 
 @pytest.mark.parametrize("protocol", ["TLSv1.2", "TLSv1", ""])
-def test_an_older_protocol_is_never_in_order(protocol: str) -> None:
+def test_a_link_with_an_older_or_unknown_tls_version_is_bad(protocol: str) -> None:
     seen = [evidence("rpc", JM, TM, "accepted", certificate(1, begun=NOW - 1), NOW, protocol=protocol)]
     link = only(trust_map(seen, now=NOW), "rpc")
     assert link.tone == "bad"
     assert "instead of TLSv1.3" in link.concerns[0]
 
 
-def test_what_a_job_wrote_is_shown_and_breaks_nothing() -> None:
+def test_malformed_evidence_written_by_a_job_is_shown_without_an_error() -> None:
     odd = [
         ConnectionEvidence(channel="x" * 500, local=local, peer=peer, direction="up", protocol="", cipher="")
         for local, peer in (("", ""), ("nonsense", "spiffe://"), ("spiffe://td/root/../x", '"><script>'), (JM, JM))
@@ -115,14 +115,14 @@ def test_what_a_job_wrote_is_shown_and_breaks_nothing() -> None:
     draw(found, of_a_job=True)
 
 
-def test_a_unix_socket_is_drawn_unless_there_is_evidence_of_better() -> None:
+def test_a_unix_socket_link_is_local_unless_there_is_evidence_of_tls() -> None:
     local = [("rest", spiffe("gateway/envoy"), JM)]
     assert only(trust_map((), now=NOW, local=local), "rest").local
     seen = [evidence("rest", JM, spiffe("gateway/envoy"), "accepted", certificate(1, begun=NOW), NOW)]
     assert not only(trust_map(seen, now=NOW, local=local), "rest").local
 
 
-def test_the_last_audit_says_what_evidence_cannot() -> None:
+def test_links_are_complemented_with_results_of_the_last_audit() -> None:
     there = Examined(name="rpc", channel="rpc", process="jobmanager", version="TLSv1.3", group="X25519MLKEM768")
     audit = AuditSummary(at=NOW, checks=9, findings={"high": 1, "low": 2}, listeners=(there,))
     seen = [evidence(channel, JM, TM, "accepted", certificate(1, begun=NOW), NOW) for channel in ("rpc", "blob")]
@@ -132,7 +132,7 @@ def test_the_last_audit_says_what_evidence_cannot() -> None:
     assert audit.total == 3
 
 
-def test_a_summary_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+def test_an_unreadable_audit_summary_is_read_as_none(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
     assert read_summary(home) is None
     summary_file(home).parent.mkdir()
@@ -142,7 +142,7 @@ def test_a_summary_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 7, 200])
-def test_everything_has_a_place_of_its_own(count: int) -> None:
+def test_all_boxes_and_dots_of_the_map_have_distinct_places(count: int) -> None:
     picture = draw(of_cluster(count))
     inside(picture)
     members = [each for box in picture.boxes for each in box.group.members]
@@ -163,7 +163,7 @@ def test_a_job_is_drawn_with_all_its_channels() -> None:
 
 
 def inside(picture: Picture) -> None:
-    """Boxes are in the picture and do not overlap; the names of lines are in it too."""
+    """Check that all boxes and line labels are inside the picture and that no boxes overlap."""
     for box in picture.boxes:
         assert 0 <= box.x <= box.right <= picture.width
         assert 0 <= box.y <= box.bottom <= picture.height
@@ -175,7 +175,7 @@ def inside(picture: Picture) -> None:
         assert 0 < line.tag_y < picture.height
 
 
-def test_the_facts_of_a_jobmanager(tmp_path: Path) -> None:
+def test_trust_facts_of_a_jobmanager_are_read_from_its_identity(tmp_path: Path) -> None:
     issuer = LocalIssuer(tmp_path, PkiConfig(trust_domain="td"))
     issuer.ensure_authorities()
     issuer.issue_to(tmp_path / "id", SpiffeId.process("td", Role.JOBMANAGER, "jm-1"))
@@ -191,7 +191,7 @@ def test_the_facts_of_a_jobmanager(tmp_path: Path) -> None:
     assert [anchor_tone(anchor, anchor.not_after - days * 86400) for days in (100, 20, -1)] == ["ok", "warn", "bad"]
 
 
-def test_the_phase_of_a_rotation_is_seen_from_anchors_and_signer(tmp_path: Path) -> None:
+def test_the_rotation_phase_is_derived_from_anchors_and_signer(tmp_path: Path) -> None:
     anchors = []
     for name in ("old", "new"):
         issuer = LocalIssuer(tmp_path / name, PkiConfig(trust_domain="td"))
@@ -206,7 +206,7 @@ def test_the_phase_of_a_rotation_is_seen_from_anchors_and_signer(tmp_path: Path)
     assert phases <= {"A+B", "B+A"}
 
 
-def test_a_certificate_is_described_as_it_is(tmp_path: Path) -> None:
+def test_certificate_evidence_matches_the_certificate(tmp_path: Path) -> None:
     issuer = LocalIssuer(tmp_path, PkiConfig(trust_domain="td"))
     issuer.ensure_authorities()
     issuer.issue_to(tmp_path / "id", SpiffeId.process("td", Role.TASKMANAGER, "tm-1"))
@@ -218,8 +218,8 @@ def test_a_certificate_is_described_as_it_is(tmp_path: Path) -> None:
     assert shown.key == "EC P-256"
 
 
-def test_evidence_of_a_jvm_has_it_too_or_not(tmp_path: Path) -> None:
-    """Lines of a JVM from before have none, and what is not as it should be is left out."""
+def test_jvm_evidence_is_read_with_and_without_certificate(tmp_path: Path) -> None:
+    """Lines of an older JVM have no certificate, and a malformed certificate is left out."""
     line = '{"channel":"data","local":"a","peer":"b","direction":"dialed","protocol":"TLSv1.3","cipher":"c"'
     shown = '{"serial":"7f","issuer":"5a","not_before":1,"not_after":2,"key":"EC P-256"}'
     (tmp_path / EVIDENCE_FILE).write_text(
@@ -242,7 +242,7 @@ def authority(key: str, *, left: float, signs: bool = True) -> Anchor:
     return Anchor(key, "CN=internal", "1", "EC P-256", NOW - 300 * 24 * HOUR, NOW + left, signs)
 
 
-def test_the_overview_says_what_is_not_in_order() -> None:
+def test_trust_warnings_name_expired_certificates_audit_findings_and_ending_authorities() -> None:
     good, late = certificate(1, begun=NOW - HOUR), certificate(2, begun=NOW - 25 * HOUR)
     fine = trust_map((evidence("rpc", JM, TM, "accepted", good, NOW - 9),), now=NOW)
     year = authority("a", left=300 * 24 * HOUR)
@@ -256,7 +256,7 @@ def test_the_overview_says_what_is_not_in_order() -> None:
     ]
 
 
-def test_an_authority_that_is_being_replaced_may_end() -> None:
+def test_only_the_expiry_of_a_signing_authority_is_a_warning() -> None:
     fine = trust_map((), now=NOW)
     rotating = facts_with(authority("b", left=300 * 24 * HOUR), authority("a", left=HOUR, signs=False))
     assert trust_warnings(fine, rotating, NOW) == ()
@@ -264,7 +264,7 @@ def test_an_authority_that_is_being_replaced_may_end() -> None:
     assert (expired.tone, expired.text) == ("bad", "The signing authority: expired. Rotate it.")
 
 
-def test_of_many_concerns_the_first_are_told_and_the_rest_counted() -> None:
+def test_trust_warnings_list_the_first_concerns_and_count_the_rest() -> None:
     old = certificate(1, begun=NOW - 25 * HOUR)
     seen = [evidence("rpc", JM, spiffe(f"{role}/x-1"), "accepted", old, NOW - 9) for role in ("taskmanager", "auth")]
     seen += [evidence(f"c{n}", JM, spiffe(f"gateway/g-{n}"), "accepted", old, NOW - 9) for n in range(5)]
@@ -287,7 +287,7 @@ def test_processes_of_ended_jobs_are_not_on_the_map_of_the_cluster() -> None:
     assert of_active_jobs([evidence("rpc", JM, "no identity", "accepted", old, NOW)], ())[1] == 0
 
 
-def test_what_has_ended_is_neither_in_order_nor_a_concern() -> None:
+def test_links_of_ended_processes_are_idle_and_without_concerns() -> None:
     dispatcher = SimulatedDispatcher(1, 1, now=NOW)
     details = asyncio.run(dispatcher.jobs())
     entries = asyncio.run(dispatcher.job_connections(details[-1].id)).connections
@@ -305,7 +305,7 @@ def test_what_has_ended_is_neither_in_order_nor_a_concern() -> None:
     assert ended_of(running, names) == {spiffe(f"job/{running.id}/executor/2")}
 
 
-def test_an_old_protocol_is_a_concern_of_an_ended_process_too() -> None:
+def test_a_link_of_an_ended_process_with_an_older_tls_version_is_bad() -> None:
     seen = [evidence("rpc", JM, TM, "accepted", certificate(1, begun=NOW), NOW, protocol="TLSv1.2")]
     assert only(trust_map(seen, now=NOW, ended={TM}), "rpc").tone == "bad"
 

@@ -1,4 +1,4 @@
-"""The lane outside of a job's trust map."""
+"""The lane for outside connections in a job's trust map."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def row(number: int, host: str = "api.example.com", **more: object) -> EgressRow
     return msgspec.structs.replace(made, **more)
 
 
-def test_connections_of_a_process_to_a_destination_are_one_way() -> None:
+def test_connections_of_a_process_to_a_destination_are_gathered_into_one_entry() -> None:
     refused = row(2, verdict=EgressVerdict.REFUSED, reason="not_allowed", count=5)
     rows = [row(1), refused, row(3, process="executor/1")]
     found = {
@@ -77,7 +77,7 @@ def test_many_destinations_are_one_box() -> None:
     assert (link.pairs, link.count, len(link.out)) == (20, 20, 20)
 
 
-def test_a_destination_cannot_pass_for_a_process() -> None:
+def test_a_destination_with_a_spiffe_id_as_its_name_is_not_drawn_as_a_process() -> None:
     rows = [row(1, spiffe("jobmanager/jm-1"))]
     found = trust_map((), now=10.0, outside=egress_destinations(rows, TRUST_DOMAIN))
     assert {each.role for each in found.processes} == {"driver", "outside"}

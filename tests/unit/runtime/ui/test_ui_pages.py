@@ -1,4 +1,4 @@
-"""The dashboard's pages over a real unix socket, of a cluster on paper."""
+"""The dashboard's pages over a real unix socket, with a simulated cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.simulated_cluster import SimulatedDispatcher, SimulatedResourceManage
 
 @dataclass
 class Election:
-    """What is known of those who stand by."""
+    """A fake election with the names of the standby JobManagers."""
 
     standing_by: tuple[str, ...] | None = ("jm-1", "jm-2")
 
@@ -38,7 +38,7 @@ class Election:
 
 @dataclass
 class Browser:
-    """Somebody who looks at pages."""
+    """A client that views the dashboard's pages."""
 
     election: Election
     dispatcher: SimulatedDispatcher
@@ -80,13 +80,13 @@ async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
     await server.close()
 
 
-def test_every_page_has_the_operation_of_what_rest_tells() -> None:
+def test_every_page_requires_an_operation_of_the_rest_api_and_is_read_only() -> None:
     told = {route.operation for route in ROUTES}
     assert {route.operation for route in PAGES} <= told
     assert {route.method for route in PAGES} == {"GET"}, "pages change nothing"
 
 
-async def test_every_page_is_strict_about_what_a_browser_may_load(browser: Browser) -> None:
+async def test_every_page_has_a_strict_content_security_policy(browser: Browser) -> None:
     job_id = next(iter(browser.dispatcher.details))
     for route in PAGES:
         if route.path == "/":
@@ -102,7 +102,7 @@ async def test_every_page_is_strict_about_what_a_browser_may_load(browser: Brows
         assert text.count("<script") == text.count("<script defer src=")
 
 
-async def test_destinations_outside_are_on_the_map_of_a_job_as_text(browser: Browser) -> None:
+async def test_outside_destinations_on_the_trust_map_of_a_job_are_escaped(browser: Browser) -> None:
     job_id = next(iter(browser.dispatcher.details))
     for path in (f"/ui/jobs/{job_id}/trust", f"/ui/parts/trust/{job_id}"):
         text = await browser.page(path)
@@ -113,12 +113,12 @@ async def test_destinations_outside_are_on_the_map_of_a_job_as_text(browser: Bro
         assert "<script>evil" not in text
 
 
-async def test_the_address_alone_leads_to_the_overview(browser: Browser) -> None:
+async def test_the_root_path_redirects_to_the_overview(browser: Browser) -> None:
     status, _, answer = await browser.see("/")
     assert (status, answer.headers["location"]) == (303, "/ui")
 
 
-async def test_the_overview_counts(browser: Browser) -> None:
+async def test_the_overview_shows_slot_and_job_counts(browser: Browser) -> None:
     text = await browser.page("/ui")
     assert 'href="/ui" aria-current="page"' in text
     assert ">14 <small>of 20</small>" in text
@@ -128,7 +128,7 @@ async def test_the_overview_counts(browser: Browser) -> None:
     assert "tm-1" not in text
 
 
-async def test_taskmanagers_without_a_sandbox_are_told_on_every_page_about_the_cluster(browser: Browser) -> None:
+async def test_taskmanagers_without_a_sandbox_are_shown_on_every_page_about_the_cluster(browser: Browser) -> None:
     for path in ("/ui", "/ui/parts/concerns", "/ui/trust"):
         assert "without a sandbox" not in await browser.page(path)
         assert "no sandbox" not in await browser.page(path)
@@ -145,7 +145,7 @@ async def test_taskmanagers_without_a_sandbox_are_told_on_every_page_about_the_c
     assert badges == [("ok", "sandbox"), ("bad", "none"), ("ok", "sandbox"), ("bad", "none"), ("ok", "sandbox")]
 
 
-async def test_queues_show_who_waits_for_what_and_until_when(browser: Browser) -> None:
+async def test_the_queues_page_shows_waiting_jobs_with_reason_and_expected_time(browser: Browser) -> None:
     assert "You may use none of the queues" in await browser.page("/ui/queues")
     job_id, other = list(browser.dispatcher.details)[:2]
     waiting = QueueJobView(
@@ -175,7 +175,7 @@ async def test_queues_show_who_waits_for_what_and_until_when(browser: Browser) -
     assert browser.dispatcher.details[job_id].name in text
 
 
-async def test_who_leads_and_who_stands_by_are_a_part_of_the_overview(browser: Browser) -> None:
+async def test_the_overview_shows_the_leader_and_standby_jobmanagers(browser: Browser) -> None:
     assert 'hx-get="/ui/parts/leader"' in await browser.page("/ui")
     text = await browser.page("/ui/parts/leader")
     assert "<code>jobmanager/jm-1</code>" in text
@@ -188,14 +188,14 @@ async def test_who_leads_and_who_stands_by_are_a_part_of_the_overview(browser: B
     assert "not known at the moment" in await browser.page("/ui/parts/leader")
 
 
-async def test_what_is_not_in_order_with_trust_is_a_part_of_the_overview(browser: Browser) -> None:
+async def test_the_overview_shows_the_result_of_the_last_audit(browser: Browser) -> None:
     assert 'hx-get="/ui/parts/concerns"' in await browser.page("/ui")
     text = await browser.page("/ui/parts/concerns")
     assert "The last audit found nothing in 412 checks." in text
     assert 'href="/ui/trust"' in text
 
 
-async def test_jobs_are_found_and_turned_over(browser: Browser) -> None:
+async def test_the_jobs_page_is_searchable_and_paginated(browser: Browser) -> None:
     first = await browser.page("/ui/jobs")
     assert "123 jobs" in first
     assert "Page 1 of 3" in first
@@ -210,14 +210,14 @@ async def test_jobs_are_found_and_turned_over(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("path", ["/ui/jobs?text=%3Cscript%3Ealert(1)%3C/script%3E", "/ui/jobs/%3Cscript%3Ealert(1)"])
-async def test_what_somebody_writes_is_never_markup(browser: Browser, path: str) -> None:
+async def test_user_input_is_never_rendered_as_markup(browser: Browser, path: str) -> None:
     status, text, answer = await browser.see(path)
     assert status in {200, 404}
     assert answer.content_type == "text/html"
     assert "<script>alert" not in text
 
 
-async def test_a_job_and_its_failure(browser: Browser) -> None:
+async def test_the_job_page_shows_progress_cancellation_and_failure(browser: Browser) -> None:
     details = browser.dispatcher.details.values()
     running = next(each for each in details if not each.state.terminal)
     text = await browser.page(f"/ui/jobs/{running.id}")
@@ -236,7 +236,7 @@ async def test_a_job_and_its_failure(browser: Browser) -> None:
     assert "made good" not in exceptions
 
 
-async def test_a_log_begins_on_the_page_and_says_where_to_read_on(browser: Browser) -> None:
+async def test_the_log_page_shows_the_start_of_the_log_and_where_to_continue(browser: Browser) -> None:
     job_id = next(iter(browser.dispatcher.details))
     text = await browser.page(f"/ui/jobs/{job_id}/logs?source=driver.stderr")
     assert "stage 3: task 59 done" in text
@@ -245,7 +245,7 @@ async def test_a_log_begins_on_the_page_and_says_where_to_read_on(browser: Brows
     )
 
 
-async def test_what_is_not_there_is_told_as_a_page(browser: Browser) -> None:
+async def test_a_missing_page_is_answered_with_a_404_page(browser: Browser) -> None:
     for path in (
         f"/ui/jobs/{'f' * 32}",
         "/ui/jobs/nonsense",
@@ -256,7 +256,9 @@ async def test_what_is_not_there_is_told_as_a_page(browser: Browser) -> None:
         assert "<h1>Not Found</h1>" in text
 
 
-async def test_a_fault_of_ours_tells_nothing(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_internal_error_is_answered_with_500_without_details(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def broken() -> None:
         raise ZeroDivisionError("the secret of the inside")
 
@@ -266,13 +268,13 @@ async def test_a_fault_of_ours_tells_nothing(browser: Browser, monkeypatch: pyte
     assert "secret" not in text
 
 
-async def test_without_an_assertion_there_is_no_page(browser: Browser) -> None:
+async def test_a_request_without_an_assertion_is_answered_with_401(browser: Browser) -> None:
     for route in PAGES:
         async with browser.session.get(f"http://rest{route.path.replace('{job_id}', '0' * 32)}") as answer:
             assert answer.status == 401
 
 
-async def test_the_stages_of_a_job_as_a_graph_and_a_table(browser: Browser) -> None:
+async def test_the_job_page_shows_stages_as_a_graph_and_a_table(browser: Browser) -> None:
     running = next(each for each in browser.dispatcher.details.values() if not each.state.terminal)
     text = await browser.page(f"/ui/jobs/{running.id}")
     assert text.count('<tr id="stage-') == 7
@@ -281,7 +283,7 @@ async def test_the_stages_of_a_job_as_a_graph_and_a_table(browser: Browser) -> N
     assert "88.0 MB" in text
 
 
-async def test_the_shuffle_page_shows_whom_to_worry_about_first(browser: Browser) -> None:
+async def test_the_shuffle_page_lists_problematic_workers_first(browser: Browser) -> None:
     text = await browser.page("/ui/shuffle")
     rows = re.findall(r'id="worker-(sw-\d)".*?class="badge (\w+)">(\w+)<', text)
     assert rows == [
@@ -312,7 +314,7 @@ async def test_a_savepoint_is_offered_while_a_streaming_job_runs(browser: Browse
     assert "hx-post" not in await browser.page(path)
 
 
-async def test_pages_say_where_the_cluster_tells_what_changes(browser: Browser) -> None:
+async def test_pages_name_the_event_stream_that_updates_them(browser: Browser) -> None:
     jobs = browser.dispatcher.details.values()
     running, ended = (next(each for each in jobs if each.state.terminal is over) for over in (False, True))
     assert f'data-events="/v1/jobs/{running.id}/events"' in await browser.page(f"/ui/jobs/{running.id}")

@@ -1,4 +1,4 @@
-"""How long a kind of process is left alone after failures."""
+"""The pause after failures during which no process of a kind is started."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_each_rest_is_twice_as_long_up_to_a_limit() -> None:
     assert backoff.unusable(0.0) == 0.0
 
 
-def test_a_process_that_starts_does_not_make_up_for_those_that_could_not_be_used() -> None:
+def test_a_started_process_does_not_reset_the_count_of_unusable_ones() -> None:
     backoff = Backoff()
     for _ in range(MAX_UNUSABLE):
         backoff.unusable(0.0)

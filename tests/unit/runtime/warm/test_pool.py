@@ -75,7 +75,7 @@ class World:
         return pool
 
 
-async def test_a_miss_is_answered_with_nothing_and_makes_one_wait_for_the_next() -> None:
+async def test_a_miss_starts_a_process_that_waits_for_the_next_job() -> None:
     world = World()
     pool = await world.filled()
     taken = pool.take(SIZE)
@@ -91,7 +91,7 @@ async def test_another_size_is_a_miss() -> None:
     assert pool.waiting()[SIZE] == 1
 
 
-async def test_one_that_has_ended_or_was_started_in_another_way_is_never_given() -> None:
+async def test_an_unusable_process_is_closed_and_not_taken() -> None:
     world = World()
     pool = await world.filled()
     world.made[0].usable = False
@@ -101,7 +101,7 @@ async def test_one_that_has_ended_or_was_started_in_another_way_is_never_given()
     assert world.made[0].closed
 
 
-async def test_nothing_is_started_soon_after_a_job_has() -> None:
+async def test_no_process_is_started_soon_after_a_job() -> None:
     world = World()
     pool = world.pool()
     pool.take(SIZE)
@@ -121,7 +121,7 @@ async def test_nothing_is_started_without_memory_to_spare() -> None:
     assert not world.made
 
 
-async def test_under_memory_pressure_one_after_the_other_goes() -> None:
+async def test_under_memory_pressure_waiting_processes_are_dropped_one_at_a_time() -> None:
     world = World()
     pool = await world.filled(2)
     assert pool.waiting()[SIZE] == 2
@@ -134,7 +134,7 @@ async def test_under_memory_pressure_one_after_the_other_goes() -> None:
     assert pool.figures.dropped["executor"] == 2
 
 
-async def test_under_memory_pressure_one_that_is_being_started_goes() -> None:
+async def test_under_memory_pressure_a_starting_process_is_dropped() -> None:
     world = World(hangs=True)
     pool = world.pool()
     pool.take(SIZE)
@@ -147,7 +147,7 @@ async def test_under_memory_pressure_one_that_is_being_started_goes() -> None:
     assert pool.figures.failed["executor"] == 1
 
 
-async def test_one_that_never_waits_is_given_up() -> None:
+async def test_a_process_that_takes_too_long_to_start_is_closed() -> None:
     world = World(hangs=True)
     pool = world.pool()
     pool.take(SIZE)
@@ -159,7 +159,7 @@ async def test_one_that_never_waits_is_given_up() -> None:
     assert world.made[0].closed
 
 
-async def test_after_a_failure_the_next_attempt_waits() -> None:
+async def test_after_a_failed_start_the_next_one_is_delayed() -> None:
     world = World(fails=True)
     pool = await world.filled()
     assert [each.closed for each in world.made] == [True]
@@ -171,7 +171,7 @@ async def test_after_a_failure_the_next_attempt_waits() -> None:
     assert pool.figures.failed["executor"] == 2
 
 
-async def test_what_nobody_wants_any_more_is_ended() -> None:
+async def test_a_process_that_is_no_longer_wanted_is_closed() -> None:
     world = World()
     pool = await world.filled()
     world.now += 3600
@@ -180,7 +180,7 @@ async def test_what_nobody_wants_any_more_is_ended() -> None:
     assert world.made[0].closed
 
 
-async def test_a_job_that_comes_meanwhile_does_not_shorten_the_pause_after_a_failure() -> None:
+async def test_a_job_does_not_shorten_the_pause_after_a_failed_start() -> None:
     world = World(fails=True)
     pool = await world.filled()
     pool.take(SIZE)
@@ -189,7 +189,7 @@ async def test_a_job_that_comes_meanwhile_does_not_shorten_the_pause_after_a_fai
     assert len(world.made) == 1
 
 
-async def test_when_those_that_wait_cannot_be_used_none_waits_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+async def test_after_too_many_unusable_processes_none_is_started_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     pool = await world.filled()
     for _ in range(MAX_UNUSABLE):
@@ -208,7 +208,7 @@ async def test_when_those_that_wait_cannot_be_used_none_waits_for_a_while(caplog
     await pool.close()
 
 
-async def test_one_that_could_be_used_makes_up_for_those_that_could_not() -> None:
+async def test_a_used_process_resets_the_count_of_unusable_ones() -> None:
     pool = await World().filled()
     for _ in range(MAX_UNUSABLE - 1):
         pool.unusable(SIZE.kind, "it ended")
@@ -218,7 +218,7 @@ async def test_one_that_could_be_used_makes_up_for_those_that_could_not() -> Non
     await pool.close()
 
 
-async def test_a_machine_that_is_never_idle_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_machine_that_is_never_idle_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     world = World(machine=Set(Resources(idle=0.1, free_mb=16_000, total_mb=20_000)))
     pool = await world.filled()
@@ -229,7 +229,7 @@ async def test_a_machine_that_is_never_idle_is_told_of_once(caplog: pytest.LogCa
     assert "less than 25% of the CPU time" in caplog.messages[0]
 
 
-async def test_one_is_started_on_a_busy_machine_where_that_is_wanted() -> None:
+async def test_a_process_is_started_on_a_busy_machine_with_the_always_setting() -> None:
     world = World(machine=Set(Resources(idle=0.0, free_mb=16_000, total_mb=20_000)), always=True)
     pool = world.pool()
     pool.take(SIZE)

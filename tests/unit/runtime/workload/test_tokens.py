@@ -1,4 +1,4 @@
-"""A process's tokens: kept, asked for once, bounded."""
+"""The tokens of a process: kept, requested only once, and bounded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIFETIME = dt.timedelta(minutes=5)
 
 
 class JobManager:
-    """Signs whatever it is asked for."""
+    """A fake JobManager that signs whatever it is asked for."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
@@ -29,7 +29,7 @@ class JobManager:
         self.away = False
 
     async def token(self, audience: tuple[str, ...]) -> str:
-        """A token."""
+        """Return a signed token, or fail if ``away`` is set."""
         await asyncio.sleep(0)
         self.asked.append(audience)
         if self.away:
@@ -37,7 +37,7 @@ class JobManager:
         return sign_token(KEY, ME, audience, NOW, LIFETIME)
 
     async def keys(self) -> str:
-        """The keys."""
+        """Return the public keys, or fail if ``away`` is set."""
         self.keys_asked += 1
         if self.away:
             raise StoreError("away")
@@ -45,7 +45,7 @@ class JobManager:
 
 
 class World:
-    """A process, and a clock."""
+    """The tokens of a process, a fake JobManager and a clock."""
 
     def __init__(self) -> None:
         self.jobmanager, self.now = JobManager(), 0.0
@@ -59,7 +59,7 @@ def world() -> World:
     return World()
 
 
-async def test_many_who_ask_at_once_are_one_question(world: World) -> None:
+async def test_concurrent_requests_for_a_token_make_one_call(world: World) -> None:
     found = await asyncio.gather(*(world.tokens.token(["b", "a"]) for _ in range(50)))
     assert len({each.text for each in found}) == 1
     assert world.jobmanager.asked == [("a", "b")]
@@ -75,12 +75,12 @@ async def test_a_token_is_replaced_at_half_of_its_life(world: World) -> None:
     assert len(world.jobmanager.asked) == 2
 
 
-async def test_an_audience_never_gets_the_token_of_others(world: World) -> None:
+async def test_requests_for_different_audiences_get_different_tokens(world: World) -> None:
     one, both = await world.tokens.token(["a"]), await world.tokens.token(["a", "b"])
     assert one.text != both.text
 
 
-async def test_whoever_stops_waiting_takes_nobody_along(world: World) -> None:
+async def test_cancelling_one_waiting_request_does_not_cancel_the_others(world: World) -> None:
     first = asyncio.ensure_future(world.tokens.token(["a"]))
     second = asyncio.ensure_future(world.tokens.token(["a"]))
     await asyncio.sleep(0)
@@ -89,7 +89,7 @@ async def test_whoever_stops_waiting_takes_nobody_along(world: World) -> None:
     assert len(world.jobmanager.asked) == 1
 
 
-async def test_a_flood_is_refused_here_and_what_is_kept_is_not(world: World) -> None:
+async def test_a_flood_of_token_requests_is_rate_limited_before_the_jobmanager(world: World) -> None:
     await world.tokens.token(["a"])
     refused = 0
     for number in range(100):
@@ -101,7 +101,7 @@ async def test_a_flood_is_refused_here_and_what_is_kept_is_not(world: World) -> 
     assert refused == 101 - ASKED_PER_PROCESS[0]
 
 
-async def test_keys_outlive_a_jobmanager_that_is_away(world: World) -> None:
+async def test_tokens_are_validated_with_cached_keys_while_the_jobmanager_is_unavailable(world: World) -> None:
     token = (await world.tokens.token(["a"])).text
     assert (await world.tokens.validate(token, "a"))[0] == ME
     world.jobmanager.away = True
@@ -112,7 +112,7 @@ async def test_keys_outlive_a_jobmanager_that_is_away(world: World) -> None:
         await World().tokens.token([])
 
 
-async def test_an_error_is_told_and_not_kept(world: World) -> None:
+async def test_an_error_of_the_jobmanager_is_raised_and_not_cached(world: World) -> None:
     world.jobmanager.away = True
     with pytest.raises(TokenUnavailable, match="away"):
         await world.tokens.token(["a"])
@@ -122,12 +122,12 @@ async def test_an_error_is_told_and_not_kept(world: World) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "a.b.c", "a.e30.c", "a.eyJpYXQiOiJ4In0.c"])
-def test_what_is_no_token(text: str) -> None:
+def test_a_malformed_token_is_refused(text: str) -> None:
     with pytest.raises(TokenUnavailable):
         lifetime_of(text)
 
 
-def test_the_first_file_with_a_role_is_that_of_aws() -> None:
+def test_the_first_token_file_with_a_role_is_used_for_aws() -> None:
     place = WorkloadPlace(Path("/t/w"))
     assert place.environment() == {"SPIFFE_ENDPOINT_SOCKET": "unix:///t/w/api.sock"}
     files = [

@@ -1,4 +1,4 @@
-"""Boxes in a network of their own, with rules that a test writes down, and servers on the machine's loopback."""
+"""Boxes in their own network, with rules that a test sets, and servers on the machine's loopback."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOOPBACK = ip_address("127.0.0.1")
 
 @dataclass
 class Written:
-    """Rules that a test fills in."""
+    """Network rules that a test fills in."""
 
     outside: dict[tuple[str, int], HostAddress] = field(default_factory=dict)
     """By address or name, and port."""
@@ -46,7 +46,7 @@ class Written:
     delay_seconds: float = 0.0
 
     async def decide(self, connect: Connect) -> Decision:
-        """As it is written down; loopback is inside, all else refused."""
+        """Decide by the rules; other connections to loopback are inside, and all else is refused."""
         self.asked.append(connect)
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds)
@@ -58,17 +58,17 @@ class Written:
         return Refuse(errno.EACCES, "not_allowed")
 
     async def resolve(self, name: str) -> Answer:
-        """As it is written down."""
+        """Return the answer that the rules have for ``name``."""
         return self.names.get(name, False)
 
     def listener(self, address: Address, port: int) -> socket.socket | None:
-        """A socket for a port that is written down."""
+        """Return a socket for a port that has a listener in the rules."""
         return self.listeners[port]() if port in self.listeners else None
 
 
 @dataclass
 class Kept:
-    """Rows, as they come."""
+    """Keeps the reported connections and refusals in lists."""
 
     open: list[Connection] = field(default_factory=list)
     ended: list[tuple[Connection, Traffic, str]] = field(default_factory=list)
@@ -76,22 +76,22 @@ class Kept:
     lost: list[Connection] = field(default_factory=list)
 
     def opened(self, connection: Connection) -> None:
-        """Keep it."""
+        """Keep the connection."""
         self.open.append(connection)
 
     def moved(self, connection: Connection, traffic: Traffic) -> None:
-        """Not looked at."""
+        """Ignore the traffic."""
 
     def closed(self, connection: Connection, traffic: Traffic, seconds: float, reason: str) -> None:
-        """Keep it."""
+        """Keep the ended connection."""
         self.ended.append((connection, traffic, reason))
 
     def refused(self, refusal: Refusal) -> None:
-        """Keep it."""
+        """Keep the refusal."""
         self.refusals.append(refusal)
 
     def stuck(self, connection: Connection) -> None:
-        """Keep it."""
+        """Keep the connection, which cannot be ended because the job hides its descriptor."""
         self.lost.append(connection)
 
 
@@ -115,7 +115,7 @@ class Networked:
         return await self.boxes.start(sys.executable, "-c", code, *map(str, arguments), box=self.box())
 
     async def run(self, code: str, *arguments: object) -> Any:
-        """Run a Python program in a box of its own; what it prints, as JSON."""
+        """Run a Python program in a box of its own; return its output, parsed as JSON."""
         ended = await self.boxes.run(sys.executable, "-c", code, *map(str, arguments), box=self.box())
         assert ended.exit.code == 0, ended.err
         return json.loads(ended.out)
@@ -128,7 +128,7 @@ class Networked:
 
 @dataclass
 class Server:
-    """Answers each message with ``> `` before it, on the machine's loopback."""
+    """A server on the machine's loopback that sends each message back with ``> `` before it."""
 
     host: str
     port: int = 0
@@ -137,7 +137,7 @@ class Server:
     peers: list[str] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serve one connection."""
         self.accepted += 1
         self.peers.append(writer.get_extra_info("peername")[0])
         try:

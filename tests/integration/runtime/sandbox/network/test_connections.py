@@ -1,4 +1,4 @@
-"""Programs in a box with a network of its own: where their connections lead."""
+"""Where the connections of programs in a box with its own network lead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as pe
 """
 
 
-async def test_a_connection_leads_where_the_rules_say(networked: Networked, server: Server) -> None:
+async def test_a_connection_is_made_to_the_destination_that_the_rules_give(
+    networked: Networked, server: Server
+) -> None:
     networked.allow(server)
 
     assert await networked.run(ECHO, "127.0.0.1", server.port) == ["> hello", server.port, 20.0]
@@ -26,7 +28,7 @@ async def test_a_connection_leads_where_the_rules_say(networked: Networked, serv
     assert (asked.box, asked.process[:6], asked.address, asked.name) == ("python", "python", LOOPBACK, None)
 
 
-async def test_a_name_gets_an_address_that_means_it_alone(networked: Networked, server: Server) -> None:
+async def test_a_connection_to_a_resolved_name_is_judged_by_the_name(networked: Networked, server: Server) -> None:
     networked.rules.names["api.example.com"] = True
     networked.allow(server, host="api.example.com", port=443, preamble=b"to api.example.com:443\n")
 
@@ -36,7 +38,7 @@ async def test_a_name_gets_an_address_that_means_it_alone(networked: Networked, 
     assert networked.rules.asked[0].name == "api.example.com"
 
 
-async def test_what_no_rule_allows_is_refused_and_told(networked: Networked, server: Server) -> None:
+async def test_a_connection_that_no_rule_allows_is_refused_and_recorded(networked: Networked, server: Server) -> None:
     code = """
 import json, socket, sys
 told = []
@@ -56,7 +58,7 @@ print(json.dumps(told))
     assert server.accepted == 0
 
 
-async def test_an_address_that_stands_for_no_name_leads_nowhere(networked: Networked, server: Server) -> None:
+async def test_a_placeholder_address_without_a_name_is_refused(networked: Networked, server: Server) -> None:
     networked.allow(server, host="198.18.200.1", port=80)
     code = "import json, socket; print(json.dumps(socket.socket().connect_ex(('198.18.200.1', 80))))"
 
@@ -65,7 +67,7 @@ async def test_an_address_that_stands_for_no_name_leads_nowhere(networked: Netwo
     assert networked.rules.asked == []
 
 
-async def test_boxes_of_one_network_reach_each_other_and_nobody_else_does(networked: Networked) -> None:
+async def test_boxes_of_one_network_reach_each_other_and_are_unreachable_from_outside(networked: Networked) -> None:
     listening = await networked.start(
         "import socket; s = socket.create_server(('127.0.0.1', 4711)); c, _ = s.accept(); c.sendall(b'private')"
     )
@@ -84,7 +86,7 @@ while True:
     assert (await listening.wait()).code == 0
 
 
-async def test_a_program_accepts_from_outside_on_a_port_that_was_assigned(networked: Networked) -> None:
+async def test_a_program_accepts_outside_connections_on_its_assigned_port(networked: Networked) -> None:
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind(("127.0.0.1", 0))

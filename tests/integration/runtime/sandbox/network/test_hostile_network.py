@@ -1,4 +1,4 @@
-"""A hostile program in a box with a network of its own: every way out that goes round the broker's decision."""
+"""A hostile program in a box with its own network tries every way around the broker's decision."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def forbidden() -> Iterator[socket.socket]:
 
 
 def reached(forbidden: socket.socket) -> bool:
-    """Whether anybody has connected to it."""
+    """Whether anybody has connected to the forbidden server."""
     try:
         forbidden.accept()
     except BlockingIOError:
@@ -54,14 +54,17 @@ def reached(forbidden: socket.socket) -> bool:
 
 
 async def attempt(networked: Networked, server: Server, forbidden: socket.socket, code: str) -> object:
-    """Run it with one port that is allowed and one that is not; what it tells. The other must not be reached."""
+    """Run ``code`` with an allowed and a forbidden port, and return the JSON that it prints.
+
+    Fails if the forbidden port is reached.
+    """
     networked.allow(server)
     told = await networked.run(CALLS + code, server.port, forbidden.getsockname()[1])
     assert not reached(forbidden)
     return told
 
 
-async def test_rewriting_the_address_while_it_is_judged(
+async def test_rewriting_the_address_during_the_decision_reaches_no_forbidden_port(
     networked: Networked, server: Server, forbidden: socket.socket
 ) -> None:
     networked.rules.delay_seconds = 0.005
@@ -85,7 +88,7 @@ tell(sorted(set(results)))
     assert set(told) <= {0, 111}  # type: ignore[call-overload]  # the port that is not allowed is one of the box
 
 
-async def test_replacing_the_descriptor_while_it_is_judged(
+async def test_replacing_the_descriptor_during_the_decision_reaches_no_forbidden_port(
     networked: Networked, server: Server, forbidden: socket.socket
 ) -> None:
     networked.rules.delay_seconds = 0.002
@@ -108,7 +111,7 @@ tell(sorted(results))
     await attempt(networked, server, forbidden, code)
 
 
-async def test_a_given_socket_connects_nowhere_else(
+async def test_a_socket_connected_by_the_broker_cannot_be_connected_elsewhere(
     networked: Networked, server: Server, forbidden: socket.socket
 ) -> None:
     code = """
@@ -134,7 +137,7 @@ tell(results)
     }
 
 
-async def test_a_given_socket_never_listens_for_the_machine(
+async def test_a_socket_connected_by_the_broker_cannot_listen_on_the_machine(
     networked: Networked, server: Server, forbidden: socket.socket
 ) -> None:
     code = """
@@ -156,7 +159,9 @@ tell(results)
     await until(lambda: any(each.protocol == "listen" for each in networked.rows.refusals))
 
 
-async def test_sending_does_not_connect(networked: Networked, server: Server, forbidden: socket.socket) -> None:
+async def test_sending_on_an_unconnected_socket_does_not_connect_it(
+    networked: Networked, server: Server, forbidden: socket.socket
+) -> None:
     code = """
 FAST_OPEN = 0x20000000
 to = ("127.0.0.1", FORBIDDEN)
@@ -198,7 +203,7 @@ tell(results)
     assert {error for name, error in told.items() if name.startswith("option")} == {92}
 
 
-async def test_other_ways_to_make_connections_are_not_there(
+async def test_io_uring_and_other_socket_types_are_unavailable(
     networked: Networked, server: Server, forbidden: socket.socket
 ) -> None:
     code = """
@@ -224,7 +229,7 @@ tell(results)
     assert 0 not in told.values(), told
 
 
-async def test_nobody_in_a_box_can_answer_its_calls(
+async def test_a_program_cannot_install_or_take_over_a_seccomp_listener(
     networked: Networked, server: Server, forbidden: socket.socket
 ) -> None:
     code = """
@@ -252,7 +257,7 @@ tell([listener, error, [each for each in held if "seccomp" in each or "socket" i
     assert await attempt(networked, server, forbidden, code) == [-1, 16, [], 0, 111]
 
 
-async def test_other_programs_threads_and_descriptor_tables_change_nothing(
+async def test_child_processes_and_shared_descriptors_do_not_bypass_the_rules(
     networked: Networked, server: Server, forbidden: socket.socket
 ) -> None:
     code = """
@@ -316,7 +321,7 @@ time.sleep(600)
     assert sum(each.count for each in networked.rows.refusals) > len(networked.rows.refusals)
 
 
-async def test_when_the_broker_is_gone_no_connection_is_made(networked: Networked, server: Server) -> None:
+async def test_no_connection_is_made_after_the_broker_is_closed(networked: Networked, server: Server) -> None:
     networked.allow(server)
     code = CALLS + (
         "first = connect(socket.socket(), inet(ALLOWED))\n"
@@ -346,7 +351,7 @@ print(json.dumps([[name for _, name in socket.if_nameindex()], len(sockets)]))
     assert sockets == 1, "the resolver's"
 
 
-async def test_what_is_no_tcp_goes_nowhere_and_is_told(networked: Networked) -> None:
+async def test_udp_packets_go_nowhere_and_are_recorded(networked: Networked) -> None:
     code = """
 import json, socket
 told = []
@@ -371,7 +376,7 @@ print(json.dumps(told))
     await until(lambda: wanted <= {(each.protocol, each.address, each.port) for each in networked.rows.refusals})
 
 
-async def test_floods_of_packets_and_questions_harm_no_other_box(networked: Networked, server: Server) -> None:
+async def test_floods_of_packets_and_dns_queries_harm_no_other_box(networked: Networked, server: Server) -> None:
     networked.allow(server)
     flood = await networked.start("""
 import os, socket

@@ -15,7 +15,7 @@ from tests.integration.runtime.sandbox.network.conftest import Networked, Server
 SOURCE = Path(__file__).with_name("Peers.java")
 
 
-async def test_a_jvm_connects_and_listens_where_rules_say(networked: Networked, server: Server) -> None:
+async def test_a_jvm_connects_and_listens_where_the_rules_allow(networked: Networked, server: Server) -> None:
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind(("127.0.0.1", 0))

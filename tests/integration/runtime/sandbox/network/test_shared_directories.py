@@ -1,4 +1,7 @@
-"""Directories that jobs share: files pass through them, but no sockets, over which they could pass connections."""
+"""Directories that jobs share: they pass files, but no sockets.
+
+Jobs could pass connections to each other over sockets.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,9 @@ def shared(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("by", ["operator", "job"])
-async def test_no_socket_is_made_where_others_write(networked: Networked, shared: Path, by: str) -> None:
+async def test_no_unix_socket_is_made_in_a_directory_that_others_write(
+    networked: Networked, shared: Path, by: str
+) -> None:
     sandbox, work = networked.boxes.sandbox, networked.boxes.work
     own = sandbox
     if by == "operator":
@@ -89,7 +94,7 @@ async def test_no_socket_is_made_where_others_write(networked: Networked, shared
 async def test_a_connection_that_was_handed_to_another_process_is_ended(
     networked: Networked, server: Server, shared: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    """To a service of the operator's, say, whose socket jobs see: whoever holds the connection loses it."""
+    """For example to an operator's service whose socket jobs see: its holder loses the connection."""
     monkeypatch.setattr(tracker, "END_SECONDS", seconds)
     networked.allow(server)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as service:

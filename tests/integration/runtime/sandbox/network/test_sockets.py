@@ -14,7 +14,7 @@ from sluice.runtime.sandbox.network import HostAddress
 from tests.integration.runtime.sandbox.network.conftest import LOOPBACK, Networked, Server, until
 
 
-async def test_connecting_without_waiting(networked: Networked, server: Server) -> None:
+async def test_non_blocking_sockets_connect(networked: Networked, server: Server) -> None:
     networked.allow(server)
     code = """
 import asyncio, json, sys
@@ -47,7 +47,7 @@ with ThreadPoolExecutor(100) as pool:
     assert await networked.run(code, server.port) == [f"> {index}" for index in range(300)]
 
 
-async def test_sockets_of_both_families(networked: Networked, server: Server) -> None:
+async def test_ipv4_and_ipv6_sockets_connect_as_the_rules_allow(networked: Networked, server: Server) -> None:
     networked.allow(server)
     networked.rules.outside["2001:db8::7", 80] = HostAddress(LOOPBACK, server.port)
     networked.rules.outside["192.0.2.7", 80] = HostAddress(ip_address("::1"), 1)
@@ -71,7 +71,7 @@ print(json.dumps(told))
     assert await networked.run(code, server.port) == ["> six", mapped, "> six", mapped, 101, 0, 111]
 
 
-async def test_what_a_program_has_set_is_kept(networked: Networked, server: Server) -> None:
+async def test_socket_options_and_flags_are_kept_by_a_connect(networked: Networked, server: Server) -> None:
     networked.allow(server)
     code = """
 import fcntl, json, os, socket, struct, sys
@@ -98,7 +98,7 @@ print(json.dumps([
     assert await networked.run(code, server.port) == [True, 1, 77, 1, 131072, True, True, 7, False, False]
 
 
-async def test_errors_are_those_of_the_kernel(networked: Networked) -> None:
+async def test_connect_errors_are_those_of_the_kernel(networked: Networked) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         networked.rules.outside["192.0.2.1", 80] = HostAddress(LOOPBACK, unused.getsockname()[1])
@@ -124,7 +124,7 @@ print(json.dumps(told))
     assert told == [111, 111, 9, 88, 14, 22, 22, 22, 97, 106, 106]
 
 
-async def test_unix_sockets_of_the_box(networked: Networked) -> None:
+async def test_unix_sockets_connect_within_the_box_only(networked: Networked) -> None:
     (networked.boxes.work / "outside").mkdir()
     code = """
 import json, os, socket
@@ -172,7 +172,7 @@ print(json.dumps(told))
     assert told[11:] == [111, 0, 11, 11, "x"]
 
 
-async def test_a_socket_that_the_user_may_not_write_is_not_connected(networked: Networked) -> None:
+async def test_a_unix_socket_without_write_permission_is_not_connected(networked: Networked) -> None:
     code = """
 import json, os, socket
 server = socket.socket(socket.AF_UNIX)
@@ -184,7 +184,7 @@ print(json.dumps(socket.socket(socket.AF_UNIX).connect_ex("closed")))
     assert await networked.run(code) == 13
 
 
-async def test_a_descriptor_that_is_closed_while_its_call_waits(networked: Networked, server: Server) -> None:
+async def test_a_waiting_connect_returns_when_its_descriptor_is_closed(networked: Networked, server: Server) -> None:
     networked.allow(server)
     networked.rules.delay_seconds = 0.2
     code = """
@@ -202,7 +202,9 @@ print(json.dumps(len(told)))
     assert await networked.run(code, server.port) == 1
 
 
-async def test_a_process_that_is_killed_while_its_call_waits(networked: Networked, server: Server) -> None:
+async def test_a_process_killed_during_a_waiting_connect_leaves_no_connection_open(
+    networked: Networked, server: Server
+) -> None:
     networked.allow(server)
     networked.rules.delay_seconds = 0.3
     code = "import socket, sys; print('here', flush=True); socket.create_connection(('127.0.0.1', int(sys.argv[1])))"
@@ -219,7 +221,7 @@ async def test_a_process_that_is_killed_while_its_call_waits(networked: Networke
     await until(lambda: server.accepted == server.ended)
 
 
-async def test_a_signal_while_a_call_waits_changes_nothing(networked: Networked, server: Server) -> None:
+async def test_a_signal_does_not_disturb_a_waiting_connect(networked: Networked, server: Server) -> None:
     networked.allow(server)
     networked.rules.delay_seconds = 0.02
     code = """
@@ -239,7 +241,7 @@ print(json.dumps(sorted(set(told))))
     assert await networked.run(code, server.port) == [0]
 
 
-async def test_ending_a_connection_at_once(networked: Networked, server: Server) -> None:
+async def test_a_revoked_connection_is_ended_at_once_and_others_stay_open(networked: Networked, server: Server) -> None:
     networked.allow(server)
     networked.allow(server, host="192.0.2.1", port=80)
     code = """
@@ -280,7 +282,9 @@ except OSError as error:
     assert (traffic.sent, traffic.received) == (1000, 1002)
 
 
-async def test_a_connection_that_a_job_hides_is_told_of(networked: Networked, server: Server) -> None:
+async def test_a_revoked_connection_that_a_job_has_hidden_is_recorded_as_lost(
+    networked: Networked, server: Server
+) -> None:
     networked.allow(server)
     code = """
 import socket, sys, time
@@ -299,7 +303,7 @@ time.sleep(600)
     await child.stop(0)
 
 
-async def test_a_child_that_has_the_descriptor_hides_nothing(networked: Networked, server: Server) -> None:
+async def test_a_revoked_connection_of_a_child_process_is_found_and_ended(networked: Networked, server: Server) -> None:
     networked.allow(server)
     code = """
 import os, socket, sys, time
@@ -316,7 +320,7 @@ time.sleep(600)
     await child.stop(0)
 
 
-async def test_a_program_that_reads_the_boxes_files_finds_names(networked: Networked) -> None:
+async def test_localhost_and_the_host_name_resolve_by_the_files_of_the_box(networked: Networked) -> None:
     code = """
 import json, socket
 told = [socket.gethostbyname("localhost"), socket.gethostbyname(socket.gethostname())]

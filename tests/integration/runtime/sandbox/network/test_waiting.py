@@ -1,4 +1,4 @@
-"""The network of a box that waits: until its job comes, the kernel asks the broker, and the broker refuses."""
+"""The network of a waiting box: until a job is admitted, the broker refuses every request."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ attempt()
 
 
 class ToServer(EgressRules):
-    """Everything leads to one server."""
+    """Sends every connection to one server."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -82,7 +82,7 @@ async def nobody(_: int) -> Sequence[str]:
     return ()
 
 
-async def test_nothing_connects_listens_or_resolves_before_the_job_comes(boxes: Boxes, server: Server) -> None:
+async def test_nothing_connects_listens_or_resolves_before_the_job_is_admitted(boxes: Boxes, server: Server) -> None:
     network = await WaitingNetwork.open("127.0.0.1", uid=boxes.sandbox.uid(JOB))
     rows = Kept()
     boxes.sandbox.own([boxes.work], JOB)
@@ -119,7 +119,7 @@ async def test_nothing_connects_listens_or_resolves_before_the_job_comes(boxes: 
             free.bind(("127.0.0.1", port))
 
 
-async def test_the_job_reaches_what_its_rules_allow(boxes: Boxes, server: Server) -> None:
+async def test_an_admitted_job_reaches_what_its_rules_allow(boxes: Boxes, server: Server) -> None:
     network = await WaitingNetwork.open("127.0.0.1", uid=boxes.sandbox.uid(JOB))
     admitted = await network.admit([], ask=nobody, egress_rules=ToServer(server), observer=Kept())  # type: ignore[arg-type]
     boxes.sandbox.own([boxes.work], JOB)

@@ -1,4 +1,7 @@
-"""From a program in a box to a server outside: broker, relay, gateway, with the job's certificate and a real policy."""
+"""From a program in a box to an outside server, with the job's certificate and a real policy.
+
+The way leads through the broker, the relay and the gateway.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Every way out that the insider audit knows, from a box in a network of its own: nothing gets out, and there are rows.
+"""Every egress attempt of the insider audit, from a box with its own network.
 
-Where there is no box the same attempts succeed (``tests/integration/audit/test_outlets.py``).
+No attempt gets out, and each leaves a row. Without a box the same attempts succeed
+(``tests/integration/audit/test_outlets.py``).
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ def put_out() -> Iterator[Outlets]:
 
 
 def pack(directory: Path, world: World) -> None:
-    """Lay the attempts where the box can read them."""
+    """Put the package with the attempts, and their targets, where the box can read them."""
     source = Path(str(sluice.audit.insider.payload.__file__)).parent
     shutil.copytree(source, directory / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
     (directory / PACKAGE / TARGETS).write_bytes(encode(world))
 
 
 class Anything(dict[str, Answer]):
-    """Of names: each has an address, made up for this network alone."""
+    """DNS answers: every name has an address, made up for this network alone."""
 
     def get(self, name: object, default: object = None) -> Any:
         return True
@@ -63,7 +64,7 @@ class Anything(dict[str, Answer]):
 async def results(
     networked: Networked, put_out: Outlets, ways: Sequence[str] = tuple(WAYS)
 ) -> dict[str, dict[str, Any]]:
-    """What came of each way, by id."""
+    """Run the attempts in the box, and return the result of each by its id."""
     with canaries(NONCE) as others:
         pack(networked.boxes.work, World(nonce=NONCE, targets=(*put_out.targets, *others.targets)))
         child = await networked.start(PROGRAM, *ways)
@@ -75,7 +76,7 @@ async def results(
 
 
 @pytest.mark.timeout(300)
-async def test_no_way_leads_out_and_each_leaves_a_row(networked: Networked, put_out: Outlets) -> None:
+async def test_no_egress_attempt_gets_out_and_each_leaves_a_row(networked: Networked, put_out: Outlets) -> None:
     told = await results(networked, put_out)
     outcomes = {id_: each["outcome"] for id_, each in told.items()}
     reached = {id_: each for id_, each in told.items() if each["outcome"] == "reached"}
@@ -113,8 +114,8 @@ async def test_no_way_leads_out_and_each_leaves_a_row(networked: Networked, put_
     assert first_packets == {"127.0.0.1"}
 
 
-async def test_answers_that_are_made_up_carry_nothing(networked: Networked, put_out: Outlets) -> None:
-    """As in a cluster, where every name gets an address, and only who connects to it is asked about."""
+async def test_made_up_dns_answers_carry_no_data_out(networked: Networked, put_out: Outlets) -> None:
+    """As in a cluster, where every name gets an address, and only connecting to it is judged."""
     networked.rules.names = Anything()
     told = await results(networked, put_out, ["EGR-22", "EGR-23", "EGR-24", "EGR-25"])
     assert {each["outcome"] for each in told.values()} == {"refused"}

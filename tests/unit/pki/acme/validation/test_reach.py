@@ -23,7 +23,7 @@ TOKEN, AUTHORIZATION = "token", "token.thumbprint"
 
 @dataclass
 class Resolver:
-    """Says what a test has."""
+    """A fake resolver that answers with the names and records of the test."""
 
     names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     records: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
@@ -63,7 +63,9 @@ def reach(*networks: str, port: int = 80) -> Reach:
         (("fc00::/7",), "fd00:ec2::254", False),
     ],
 )
-async def test_which_addresses_are_connected_to(networks: tuple[str, ...], address: str, *, allowed: bool) -> None:
+async def test_only_addresses_in_the_allowed_networks_are_connected_to(
+    networks: tuple[str, ...], address: str, *, allowed: bool
+) -> None:
     assert reach(*networks).allows(ipaddress.ip_address(address)) is allowed
     resolver = Resolver({NAME.value: (address,)})
     if not allowed:
@@ -74,7 +76,7 @@ async def test_which_addresses_are_connected_to(networks: tuple[str, ...], addre
 
 @dataclass
 class Host:
-    """Answers each connection with the next of its answers, and remembers what was asked."""
+    """Answers each connection with its next answer and records the requests."""
 
     port: int = 0
     answers: list[bytes] = field(default_factory=list)
@@ -111,7 +113,7 @@ async def ask(
     await check_http(NAME, TOKEN, AUTHORIZATION, reach("127.0.0.0/8", port=host.port), known, refusal)
 
 
-async def test_the_file_is_asked_for_by_name(host: Host) -> None:
+async def test_the_http_01_request_has_the_path_of_the_token_and_the_host_name(host: Host) -> None:
     host.answers = [ok(AUTHORIZATION.encode() + b"\r\n")]
     await ask(host)
     assert host.asked[0].startswith(b"GET /.well-known/acme-challenge/token HTTP/1.1\r\n")
@@ -130,7 +132,7 @@ async def test_the_file_is_asked_for_by_name(host: Host) -> None:
         pytest.param(b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000 + b"\r\n\r\n", id="a huge header"),
     ],
 )
-async def test_a_wrong_answer_is_refused_and_told_to_nobody(host: Host, answer: bytes) -> None:
+async def test_a_wrong_http_01_answer_is_refused_without_revealing_its_content(host: Host, answer: bytes) -> None:
     host.answers = [answer]
     with pytest.raises(AcmeProblem) as caught:
         await ask(host)
@@ -162,7 +164,7 @@ async def test_a_redirect_is_followed_to_a_name_that_may_be_certified(host: Host
         "http://" + "a" * 3000,
     ],
 )
-async def test_a_redirect_to_elsewhere_is_not_followed(host: Host, location: str) -> None:
+async def test_a_redirect_to_another_name_port_or_scheme_is_not_followed(host: Host, location: str) -> None:
     host.answers = [to(location)]
 
     def refusal(asked: Identifier) -> str:
@@ -180,15 +182,15 @@ async def test_a_redirect_to_a_name_at_a_forbidden_address_is_not_followed(host:
         await ask(host, resolver)
 
 
-async def test_redirects_end(host: Host) -> None:
+async def test_the_number_of_redirects_is_limited(host: Host) -> None:
     host.answers = [to("/again") for _ in range(20)]
     with pytest.raises(AcmeProblem, match="more than 5 redirects"):
         await ask(host)
     assert len(host.asked) == 6
 
 
-async def test_only_the_address_that_was_checked_is_connected_to(host: Host) -> None:
-    """DNS that says another address at each question: it is asked once, and that answer counts."""
+async def test_dns_is_resolved_once_and_only_the_checked_address_is_connected_to(host: Host) -> None:
+    """DNS may give another address at each query: it is asked once, and that answer is used."""
     resolver = Resolver({NAME.value: ("127.0.0.1", "169.254.169.254", "10.0.0.1")})
     found = await reach("127.0.0.0/8").addresses_of(NAME, resolver)
     assert found == ("127.0.0.1",)
@@ -197,7 +199,7 @@ async def test_only_the_address_that_was_checked_is_connected_to(host: Host) -> 
     assert resolver.asked == [NAME.value, NAME.value]
 
 
-async def test_dns_shows_the_digest_among_other_records() -> None:
+async def test_dns_01_finds_the_digest_among_other_txt_records() -> None:
     wanted = base64.urlsafe_b64encode(hashlib.sha256(AUTHORIZATION.encode()).digest()).rstrip(b"=")
     resolver = Resolver(records={"_acme-challenge.www.internal.example": (b"v=spf1", wanted)})
     await check_dns(NAME, AUTHORIZATION, resolver)

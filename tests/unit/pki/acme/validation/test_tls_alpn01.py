@@ -1,4 +1,4 @@
-"""The certificate of tls-alpn-01: exactly the one name, and the digest in a critical extension (RFC 8737)."""
+"""The tls-alpn-01 certificate: exactly one name, and the digest in a critical extension (RFC 8737)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shown(names: list[str], value: bytes | None = RIGHT, *, critical: bool = Tru
     return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.DER)
 
 
-def test_the_right_certificate_is_accepted() -> None:
+def test_a_correct_challenge_certificate_is_accepted() -> None:
     check_challenge_certificate(shown([NAME.value]), NAME, AUTHORIZATION)
 
 
@@ -60,6 +60,6 @@ def test_the_right_certificate_is_accepted() -> None:
         pytest.param(b"\x30\x03\x02\x01\x01", id="no certificate"),
     ],
 )
-def test_any_other_certificate_is_refused(der: bytes) -> None:
+def test_a_wrong_challenge_certificate_is_refused(der: bytes) -> None:
     with pytest.raises(AcmeProblem):
         check_challenge_certificate(der, NAME, AUTHORIZATION)

@@ -1,4 +1,4 @@
-"""A real JobMaster with a driver that is no process, and with nobody real around it."""
+"""A real JobMaster with a driver that is not a process, and with fakes for everything around it."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ SETTINGS = AttemptSettings(driver_start_timeout=60.0, cancel_grace=0.1)
 
 
 def accepted(submission: JobSubmission = SUBMISSION) -> JobRecord:
-    """A job that has just come in."""
+    """Return the record of a job that has just been accepted."""
     return JobRecord(submission=submission, detail=accepted_detail(JOB, submission, 1))
 
 
 class FakeDriver:
-    """A :class:`~sluice.runtime.jobmanager.attempt.services.driver.Driver`; ends by ``end``, or when it is stopped.
+    """A fake :class:`~sluice.runtime.jobmanager.attempt.services.driver.Driver`.
+
+    It ends when ``end`` is called or when it is stopped.
 
     Attributes:
         error: raised when it is started.
-        stops: the grace of each stop.
+        stops: the grace period of each stop.
     """
 
     def __init__(self) -> None:
@@ -61,7 +63,7 @@ class FakeDriver:
         self.end(how)
 
     def end(self, how: str = "exit code 0") -> None:
-        """Its process ends."""
+        """End the driver's process."""
         if not self._end.done():
             self._end.set_result(how)
 
@@ -74,14 +76,17 @@ class FakeDriver:
 
 
 async def nothing(*_: object) -> None:
-    """The answer of a TaskManager without anything of the job."""
+    """Answer like a TaskManager that has nothing of the job."""
 
 
 TASKMANAGER: Any = SimpleNamespace(connections=lambda _: nothing(), release_job=lambda _: nothing())
 
 
 class Neighbours:
-    """Dispatcher and ResourceManager of an attempt; what is in ``errors`` is raised first, by method."""
+    """Fakes the Dispatcher and the ResourceManager of an attempt.
+
+    A method with an entry in ``errors`` first raises it, once.
+    """
 
     def __init__(self, **errors: Exception) -> None:
         self.calls: list[str] = []
@@ -108,7 +113,7 @@ class Neighbours:
 
 
 class Checkpoints:
-    """A job without any."""
+    """The checkpoints of a job that has none."""
 
     async def latest(self, job_id: str) -> None:
         assert job_id == JOB

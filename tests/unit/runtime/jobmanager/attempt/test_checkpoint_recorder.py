@@ -15,7 +15,7 @@ JOB = "a" * 32
 
 
 class Store:
-    """Writes when it is let, and only as far as nobody cancels it."""
+    """A fake store that writes only when the test allows it, and stops when it is cancelled."""
 
     def __init__(self) -> None:
         self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
@@ -40,11 +40,11 @@ def recorder_of(store: Store, tmp_path: Path) -> CheckpointRecorder:
 
 
 def checkpoint(number: int) -> Checkpoint:
-    """One without queries."""
+    """Return a checkpoint without queries."""
     return Checkpoint(number=number, attempt=1, completed_at=1, queries=())
 
 
-async def test_what_is_being_written_when_the_jobmanager_stops_is_not_lost(tmp_path: Path) -> None:
+async def test_a_checkpoint_being_written_when_the_jobmanager_stops_is_not_lost(tmp_path: Path) -> None:
     store = Store()
     recorder = recorder_of(store, tmp_path)
     assert recorder.add(checkpoint(1))
@@ -61,7 +61,7 @@ async def test_what_is_being_written_when_the_jobmanager_stops_is_not_lost(tmp_p
     assert store.written == [1, 2]
 
 
-async def test_what_waits_for_the_storage_is_tried_once_more(tmp_path: Path) -> None:
+async def test_a_checkpoint_waiting_for_the_storage_is_written_by_the_final_flush(tmp_path: Path) -> None:
     store = Store()
     store.away = True
     recorder = recorder_of(store, tmp_path)
@@ -77,7 +77,7 @@ async def test_what_waits_for_the_storage_is_tried_once_more(tmp_path: Path) -> 
     assert store.written == [1]
 
 
-async def test_a_storage_that_is_away_does_not_keep_the_jobmanager_from_stopping(tmp_path: Path) -> None:
+async def test_unavailable_storage_does_not_keep_the_jobmanager_from_stopping(tmp_path: Path) -> None:
     store = Store()
     store.away = True
     recorder = recorder_of(store, tmp_path)

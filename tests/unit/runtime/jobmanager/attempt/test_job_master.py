@@ -1,4 +1,7 @@
-"""The real JobMaster without a driver process: it carries out what its state machine decides, whoever is busy."""
+"""Tests of the real JobMaster without a driver process.
+
+It carries out what its state machine decides, even while others are busy.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ async def rpc(identity: TlsIdentity) -> AsyncIterator[RpcService]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for it, not for ever."""
+    """Wait until the condition holds, for at most 30 seconds."""
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -88,7 +91,7 @@ async def test_cancelling_ends_a_driver_that_has_not_registered_by_signals(rpc: 
 
 
 async def test_a_leader_that_stops_leaves_the_driver_to_the_next_one(rpc: RpcService) -> None:
-    """Whether it stops in order or has lost its lead: nobody else ends a driver than its lease."""
+    """Whether it stops in order or has lost leadership: only its lease ends a driver."""
 
     def lost() -> None:
         raise LeadershipLost("gone")
@@ -117,7 +120,7 @@ async def test_slots_do_not_wait_for_a_result_to_be_durable(rpc: RpcService) -> 
 
 
 @pytest.mark.parametrize("method", ["attempt_failed", "job_ended", "release_job", "job_released"])
-async def test_an_attempt_that_finds_everybody_busy_gives_everything_back(rpc: RpcService, method: str) -> None:
+async def test_an_attempt_releases_its_slots_and_job_although_a_mailbox_is_full(rpc: RpcService, method: str) -> None:
     driver, neighbours = FakeDriver(), Neighbours(**{method: MailboxFull("10000 messages")})
     await rpc.start(job_master(driver, neighbours))
     await until(lambda: driver.running)
@@ -126,7 +129,7 @@ async def test_an_attempt_that_finds_everybody_busy_gives_everything_back(rpc: R
     assert {"job_ended", "release_job"} <= set(neighbours.calls)
 
 
-async def test_a_failed_attempt_ends_though_nobody_decides_about_the_next(rpc: RpcService) -> None:
+async def test_a_failed_attempt_ends_the_job_if_the_restart_cannot_be_decided(rpc: RpcService) -> None:
     driver, neighbours = FakeDriver(), Neighbours(attempt_failed=EntryDamaged("the history"))
     await rpc.start(job_master(driver, neighbours))
     await until(lambda: driver.running)
@@ -136,7 +139,7 @@ async def test_a_failed_attempt_ends_though_nobody_decides_about_the_next(rpc: R
 
 
 @pytest.mark.parametrize("error", [LeadershipLost("gone"), EndpointStopped("gone")])
-async def test_an_attempt_of_a_leader_that_is_none_any_more_ends_nothing(rpc: RpcService, error: HaError) -> None:
+async def test_an_attempt_under_a_former_leader_does_not_end_the_job(rpc: RpcService, error: HaError) -> None:
     driver, neighbours = FakeDriver(), Neighbours(attempt_failed=error)
     await rpc.start(job_master(driver, neighbours))
     await until(lambda: driver.running)
@@ -147,7 +150,9 @@ async def test_an_attempt_of_a_leader_that_is_none_any_more_ends_nothing(rpc: Rp
     assert "release_job" not in neighbours.calls
 
 
-async def test_an_error_of_its_own_fails_the_job(rpc: RpcService, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_internal_error_of_the_jobmaster_fails_the_job(
+    rpc: RpcService, caplog: pytest.LogCaptureFixture
+) -> None:
     driver, neighbours = FakeDriver(), Neighbours(require_slots=RuntimeError("a bug"))
     await rpc.start(job_master(driver, neighbours))
     await until(lambda: "job_released" in neighbours.calls)

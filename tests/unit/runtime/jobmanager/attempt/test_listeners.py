@@ -16,7 +16,7 @@ def slot(host: str) -> SlotOffer:
 
 
 class Attempt:
-    """What the JobMaster knows of its processes."""
+    """The JobMaster's knowledge of its processes."""
 
     def __init__(self) -> None:
         self.executors = [Executor(number, slot(f"host-{number}"), TARGET, 0) for number in (1, 2)]
@@ -24,7 +24,7 @@ class Attempt:
         self.listeners = JobListeners(lambda: self.executors, lambda: self.driver)
 
 
-def test_hosts_come_from_the_slots_and_ports_from_those_that_hold_them() -> None:
+def test_listeners_are_found_by_the_hosts_of_slots_and_the_ports_of_their_processes() -> None:
     attempt = Attempt()
     attempt.listeners.driver((40000, 40001))
     attempt.listeners.executor(1, (40000,))
@@ -36,7 +36,7 @@ def test_hosts_come_from_the_slots_and_ports_from_those_that_hold_them() -> None
     assert attempt.listeners.on(ANY_PORT, ("worker",)) == ("worker", "host-d", "host-1")
 
 
-def test_an_executor_that_has_ended_listens_nowhere_and_one_that_hands_its_blocks_over_does() -> None:
+def test_an_ended_executor_has_no_listeners_and_a_stopping_one_still_has() -> None:
     attempt = Attempt()
     for each in attempt.executors:
         attempt.listeners.executor(each.id, (40000,))
@@ -47,7 +47,7 @@ def test_an_executor_that_has_ended_listens_nowhere_and_one_that_hands_its_block
     assert set(attempt.listeners._of_executors) == {2, 3}, "those that are gone are forgotten"
 
 
-def test_ports_of_an_executor_that_nobody_knows_mean_nothing() -> None:
+def test_ports_of_an_unknown_executor_are_ignored() -> None:
     attempt = Attempt()
     attempt.listeners.executor(9, (40000,))
     assert attempt.listeners.on(40000) == ()

@@ -1,4 +1,4 @@
-"""The shuffles of one job: their numbers on the data plane, and what is over when."""
+"""Tests of one job's shuffles: their numbers on the data plane, and when they are released."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JOB = "a" * 32
 
 
 class Link:
-    """The shuffle service, which writes down what it hears."""
+    """A fake link to the shuffle service that records the calls it receives."""
 
     def __init__(self) -> None:
         self.heard: list[object] = []
@@ -77,7 +77,7 @@ async def test_no_two_shuffles_of_a_job_ever_have_the_same_number() -> None:
     assert [number >> ATTEMPT_SHIFT for number in numbers] == [1, 1, 1, 1, 2, 2, 3, 3]
 
 
-async def test_a_new_context_ends_the_shuffles_before_it_and_one_that_is_told_again_does_not() -> None:
+async def test_a_new_spark_context_ends_earlier_shuffles_and_a_repeated_one_does_not() -> None:
     link = Link()
     relay = relay_of(link)
     await begin(relay, 1, "a")
@@ -90,13 +90,13 @@ async def test_a_new_context_ends_the_shuffles_before_it_and_one_that_is_told_ag
     assert (await relay.register(0, 4)).shuffle_number == first.shuffle_number + 1
 
 
-async def test_a_later_attempt_under_another_leader_ends_what_it_never_heard_of() -> None:
+async def test_a_later_attempt_under_another_leader_ends_the_shuffles_of_all_earlier_attempts() -> None:
     link = Link()
     await begin(relay_of(link), 4, "a")
     assert link.heard == [("before", 4 << ATTEMPT_SHIFT)]
 
 
-async def test_questions_at_the_same_time_are_one() -> None:
+async def test_concurrent_registrations_of_a_shuffle_are_sent_as_one() -> None:
     link = Link()
     relay = relay_of(link)
     await begin(relay, 1, "a")
@@ -105,7 +105,7 @@ async def test_questions_at_the_same_time_are_one() -> None:
     assert len(link.heard) == 1
 
 
-async def test_a_shuffle_that_had_no_place_can_be_asked_for_again() -> None:
+async def test_a_shuffle_that_found_no_service_can_be_registered_again() -> None:
     link = Link()
     relay = relay_of(link)
     await begin(relay, 1, "a")
@@ -117,7 +117,7 @@ async def test_a_shuffle_that_had_no_place_can_be_asked_for_again() -> None:
     assert len(link.heard) == 2
 
 
-async def test_what_is_unregistered_is_released_once_and_a_service_that_is_away_stops_nobody() -> None:
+async def test_an_unregistered_shuffle_is_released_once_and_a_missing_service_is_tolerated() -> None:
     link = Link()
     relay = relay_of(link)
     await begin(relay, 1, "a")
@@ -131,7 +131,7 @@ async def test_what_is_unregistered_is_released_once_and_a_service_that_is_away_
     await relay.unregister(1)
 
 
-async def test_hints_name_workers_of_the_shuffle_alone() -> None:
+async def test_only_workers_of_the_shuffle_are_reported_as_lost() -> None:
     link = Link()
     relay = relay_of(link)
     await begin(relay, 1, "a")
@@ -142,7 +142,7 @@ async def test_hints_name_workers_of_the_shuffle_alone() -> None:
     assert link.heard[1:] == [("lost", ["w-1"])]
 
 
-async def test_nothing_is_kept_after_the_end() -> None:
+async def test_a_released_relay_cancels_registrations_and_ends_all_shuffles_of_the_job() -> None:
     link = Link()
     relay = relay_of(link)
     await begin(relay, 1, "a")
@@ -157,7 +157,7 @@ async def test_nothing_is_kept_after_the_end() -> None:
     assert link.heard[-1] == ("job", JOB)
 
 
-async def test_without_the_service() -> None:
+async def test_without_the_shuffle_service_a_relay_registers_nothing() -> None:
     relay = ShuffleRelay(None, JOB)
     assert relay.begin(1, "a") is None
     assert not relay.enabled
@@ -185,7 +185,7 @@ def told(*shuffles: tuple[int, int], asked: int, app_id: str = "a") -> RunningDr
     return RunningDriver(spark_auth_secret="0" * 64, app_id=app_id, shuffles=known, shuffles_asked=asked)
 
 
-async def test_another_leaders_relay_goes_on_with_the_shuffles_of_a_running_driver() -> None:
+async def test_the_relay_of_a_new_leader_continues_the_shuffles_of_a_running_driver() -> None:
     link = Link()
     relay = relay_of(link)
     first = 2 << ATTEMPT_SHIFT
@@ -205,7 +205,7 @@ async def test_another_leaders_relay_goes_on_with_the_shuffles_of_a_running_driv
     assert (await relay.register(9, 4)).shuffle_number == first + 5  # what was asked may have used all before it
 
 
-async def test_numbers_of_another_attempt_are_not_believed() -> None:
+async def test_reported_shuffle_numbers_of_another_attempt_are_ignored() -> None:
     link = Link()
     relay = relay_of(link)
     relay.resume(2, told((7, (1 << ATTEMPT_SHIFT) + 3), asked=0))

@@ -1,4 +1,4 @@
-"""What a new leader does with the files of jobs: those of the leader before go, then the jobs fetch theirs anew."""
+"""A new leader removes the previous leader's job files before its jobs fetch their own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOBS = ("a" * 32, "b" * 32)
 
 
 class Store:
-    """Two accepted jobs; no attempt of one begins before the test ends."""
+    """A store with two accepted jobs. No attempt begins before the test ends."""
 
     origin = "here"
 
@@ -49,7 +49,7 @@ class Store:
 
 
 class Histories:
-    """Answers after a while, as a storage does."""
+    """A fake history store that answers after a delay, as a real storage does."""
 
     async def get(self, job_id: str) -> JobHistory:
         assert job_id in JOBS
@@ -58,26 +58,26 @@ class Histories:
 
 
 class NoHistory:
-    """Nothing is in it."""
+    """A fake archive without any history."""
 
     async def load(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     async def trim(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Term:
-    """It leads."""
+    """A fake term whose holder always leads."""
 
     granted_at = 0.0
 
     def check(self) -> None:
-        """Still."""
+        """Always passes."""
 
 
 class Blobs(BlobStore):
-    """Notes what is done with it."""
+    """A blob store that records which files are fetched and removed."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, 1000)
@@ -92,7 +92,7 @@ class Blobs(BlobStore):
         super().remove_job(job_id)
 
 
-async def test_what_a_recovered_job_has_fetched_stays(tmp_path: Path) -> None:
+async def test_files_of_earlier_leaders_are_removed_before_recovered_jobs_fetch_theirs(tmp_path: Path) -> None:
     blobs, nothing = Blobs(tmp_path / "blobs"), _any(None)
     for job_id in JOBS:
         with blobs.writer(job_id, "old") as writer:

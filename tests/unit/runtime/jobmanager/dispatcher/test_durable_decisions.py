@@ -1,4 +1,4 @@
-"""Acceptance and end of jobs when writes land late, are refused, or nobody waits for them any more."""
+"""Acceptance and end of jobs when writes are late or refused, or when nobody waits for them any more."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ONE, TWO, THREE = "1" * 32, "2" * 32, "3" * 32
 
 @dataclass
 class Steered(SimulatedPointers):
-    """Pointers whose writes wait, fail before they are carried out, or after; by operation and folder."""
+    """Pointers whose writes wait, or fail before or after they are carried out, by operation and folder."""
 
     service: Service
     slow: dict[tuple[str, str], asyncio.Event] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Steered(SimulatedPointers):
 
 
 class Blobs(BlobStore):
-    """Notes in which thread files are removed."""
+    """A blob store that records the threads in which files are removed."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, 1000)
@@ -104,23 +104,23 @@ class Blobs(BlobStore):
         super().remove_job(job_id)
 
     def put(self, job_id: str) -> None:
-        """The pipeline."""
+        """Store the pipeline."""
         with self.writer(job_id, "p.py") as writer:
             writer.write(CONTENT)
             writer.commit()
 
 
 class Term:
-    """It leads."""
+    """A fake term whose holder always leads."""
 
     granted_at = 0.0
 
     def check(self) -> None:
-        """Still."""
+        """Always passes."""
 
 
 class Roomy:
-    """TaskManagers of any size."""
+    """A fake ResourceManager to which no slot size is too large."""
 
     async def too_large(self, profile: SlotProfile) -> str:
         assert profile.cores
@@ -128,7 +128,7 @@ class Roomy:
 
 
 class World:
-    """A dispatcher that accepts jobs and has no room to run any, over memory."""
+    """A dispatcher with an in-memory store that accepts jobs but has no room to run them."""
 
     def __init__(self, rpc: RpcService, root: Path) -> None:
         self.rpc = rpc
@@ -160,7 +160,7 @@ class World:
         self.gateway = rpc.local(DispatcherGateway, DISPATCHER)
 
     async def submit(self, job_id: str) -> None:
-        """As REST does."""
+        """Submit a job the way REST does."""
 
         async def prepare() -> JobSubmission:
             await asyncio.to_thread(self.blobs.put, job_id)
@@ -169,13 +169,13 @@ class World:
         await submit_with_blobs(self.gateway, self.blobs, job_id, prepare)
 
     async def durable(self) -> list[str]:
-        """What the next leader would run."""
+        """Return the jobs that the next leader would run."""
         later = JobStore(SimulatedPointers(self.pointers.service, Lines(self.pointers.service), 1, lambda: None),
                          self.storage, epoch=2, origin="there")  # fmt: skip
         return [job.job_id for job in (await later.recover()).accepted]
 
     def ended(self, job_id: str, state: JobState = JobState.FINISHED) -> JobRecord:
-        """A result."""
+        """Return the result record of a job."""
         detail = msgspec.structs.replace(accepted_detail(job_id, SUBMISSION, 1), state=state, end_time=2)
         return JobRecord(submission=SUBMISSION, detail=detail)
 
@@ -199,8 +199,8 @@ async def world(identity: TlsIdentity, tmp_path: Path) -> AsyncIterator[World]:
 # --- acceptance -----------------------------------------------------------------------------------------------
 
 
-async def test_a_job_whose_client_gave_up_is_accepted_once_its_write_lands(world: World) -> None:
-    """It was forgotten, and the next leader ran what nobody knew of."""
+async def test_a_job_whose_client_gave_up_is_accepted_once_its_write_succeeds(world: World) -> None:
+    """Once, it was forgotten, and the next leader ran a job that nobody knew of."""
     lands = world.pointers.slow["replace", "jobs"] = asyncio.Event()
     client = asyncio.create_task(world.submit(ONE))
     await asyncio.wait_for(world.pointers.begun.wait(), 30)
@@ -214,7 +214,9 @@ async def test_a_job_whose_client_gave_up_is_accepted_once_its_write_lands(world
     assert world.blobs.path(ONE, PIPELINE.sha256).is_file()
 
 
-async def test_a_write_that_was_refused_but_landed_is_undone_before_the_client_is_told(world: World) -> None:
+async def test_a_write_that_reported_an_error_but_succeeded_is_undone_before_the_client_gets_the_error(
+    world: World,
+) -> None:
     world.pointers.after["replace", "jobs"] = StorageUnavailable("the directory cannot be synced")
     with pytest.raises(StorageUnavailable, match="synced"):
         await world.submit(ONE)
@@ -226,8 +228,8 @@ async def test_a_write_that_was_refused_but_landed_is_undone_before_the_client_i
     assert await world.durable() == [ONE]
 
 
-async def test_a_storage_that_is_away_keeps_no_client_waiting(world: World) -> None:
-    """What is left of the job goes when the storage is back."""
+async def test_a_submission_fails_at_once_if_the_storage_is_unavailable(world: World) -> None:
+    """What is left of the job is removed when the storage is available again."""
     world.storage.away = True
     with pytest.raises(StorageUnavailable, match="away"):
         await world.submit(ONE)
@@ -237,7 +239,7 @@ async def test_a_storage_that_is_away_keeps_no_client_waiting(world: World) -> N
     await until(lambda: not world.pointers.service.pointers)
 
 
-async def test_what_cannot_be_undone_is_said_to_be_unknown(world: World) -> None:
+async def test_a_submission_whose_write_cannot_be_undone_has_an_unknown_outcome(world: World) -> None:
     world.pointers.after["replace", "jobs"] = StorageUnavailable("odd")
     world.pointers.later["replace", "jobs"] = EntryDamaged("odder")
     with pytest.raises(OutcomeUnknown, match="list of jobs"):
@@ -245,7 +247,7 @@ async def test_what_cannot_be_undone_is_said_to_be_unknown(world: World) -> None
     assert await world.durable() == [ONE]
 
 
-async def test_a_dispatcher_that_stops_leaves_the_outcome_open(world: World) -> None:
+async def test_a_submission_has_an_unknown_outcome_if_the_dispatcher_stops_during_its_write(world: World) -> None:
     world.pointers.slow["replace", "jobs"] = asyncio.Event()
     client = asyncio.create_task(world.submit(ONE))
     await asyncio.wait_for(world.pointers.begun.wait(), 30)
@@ -267,7 +269,7 @@ async def test_a_cancellation_waits_until_the_job_is_accepted(world: World) -> N
     assert [job.cancelled for job in (await store.recover()).accepted] == [True]
 
 
-async def test_a_cancellation_of_what_is_not_accepted_finds_no_job(world: World) -> None:
+async def test_a_cancellation_of_a_job_that_is_not_accepted_finds_no_job(world: World) -> None:
     lands = world.pointers.slow["replace", "jobs"] = asyncio.Event()
     world.pointers.after["replace", "jobs"] = StorageUnavailable("full")
     client = asyncio.create_task(world.submit(ONE))
@@ -318,14 +320,14 @@ async def test_files_are_not_removed_on_the_event_loop(world: World) -> None:
     assert threading.current_thread() not in world.blobs.removed_in
 
 
-async def test_a_history_that_is_refused_stops_no_restart(world: World) -> None:
+async def test_a_job_is_restarted_even_if_its_history_cannot_be_stored(world: World) -> None:
     await world.submit(ONE)
     world.pointers.before["create", "history"] = EntryDamaged("damaged")
     assert await world.gateway.attempt_failed(ONE) is not None
     world.dispatcher._jobs[ONE].history = JobHistory()
 
 
-async def test_what_passes_is_waited_for_and_what_does_not_is_raised() -> None:
+async def test_transient_storage_errors_are_retried_and_permanent_ones_are_raised() -> None:
     answers: list[Exception | int] = [*[StorageUnavailable("away")] * 9, 7]
 
     async def work() -> int:

@@ -1,4 +1,4 @@
-"""Spark's UI of jobs that have ended: which TaskManager is asked, what it is given, and what is said when it cannot."""
+"""Spark's UI of ended jobs: which TaskManager is asked, what it is given, and how failures are shown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE = UiPage(status=200, media="text/html", body=b"<p>")
 
 @dataclass
 class Archive:
-    """Has the event log of one job."""
+    """A fake archive with the event log of one job."""
 
     blocks: Sequence[bytes] = (b"a" * 2500, b"b" * 10)
     missing: bool = False
@@ -41,7 +41,7 @@ class Archive:
 
 @dataclass
 class TaskManagers:
-    """One TaskManager after the other answers as it is told to."""
+    """Fake TaskManagers that answer one after another as the test configures."""
 
     names: tuple[str, ...] = ("tm-1", "tm-2", "tm-3")
     states: list[EndedUiState] = field(default_factory=lambda: [EndedUiState.SHOWN])
@@ -83,13 +83,13 @@ def uis(taskmanagers: TaskManagers, archive: Archive | None = None, step: float 
     return EndedJobUis(kept, there, lambda: next(now) * step)
 
 
-async def test_a_taskmanager_that_has_the_log_is_only_asked() -> None:
+async def test_a_taskmanager_that_has_the_event_log_gets_the_request_without_pieces() -> None:
     there = TaskManagers()
     assert await uis(there).page(JOB, ASKED) == PAGE
     assert (there.asked, there.pieces) == ([host_of(JOB, there.names)], [])
 
 
-async def test_one_that_has_it_not_gets_it_in_order_once_for_all_who_ask() -> None:
+async def test_a_taskmanager_without_the_event_log_gets_its_pieces_in_order_once_for_concurrent_requests() -> None:
     there = TaskManagers(states=[EndedUiState.ABSENT])
     relay = uis(there)
     assert await asyncio.gather(*(relay.page(JOB, ASKED) for _ in range(5))) == [PAGE] * 5
@@ -103,7 +103,7 @@ async def test_one_that_has_it_not_gets_it_in_order_once_for_all_who_ask() -> No
     ]
 
 
-async def test_whoever_asks_does_not_wait_for_ever() -> None:
+async def test_a_request_gets_the_not_yet_page_if_loading_takes_too_long() -> None:
     assert await uis(TaskManagers(states=[EndedUiState.LOADING])).page(JOB, ASKED) == NOT_YET
 
 
@@ -128,7 +128,9 @@ async def test_whoever_asks_does_not_wait_for_ever() -> None:
         ),
     ],
 )
-async def test_why_there_is_none(there: TaskManagers, archive: Archive, error: type[SluiceError], says: str) -> None:
+async def test_a_ui_that_is_unavailable_is_reported_with_the_reason(
+    there: TaskManagers, archive: Archive, error: type[SluiceError], says: str
+) -> None:
     with pytest.raises(error) as caught:
         await uis(there, archive).page(JOB, ASKED)
     assert says in f"{caught.value} {caught.value.remedy}"

@@ -1,4 +1,4 @@
-"""What the end of a job does with the history: what cannot be kept is counted, and holds nothing up."""
+"""Archiving of ended jobs: a job that cannot be archived is counted and does not hold anything up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOB = "1" * 32
 
 
 class Archive:
-    """Fails as it is told to."""
+    """A fake archive that fails with the given error, if any."""
 
     def __init__(self, error: SluiceError | None) -> None:
         self.error = error
@@ -40,13 +40,13 @@ def archiver(archive: Archive) -> JobArchiver:
     return JobArchiver(anything, jobs, anything, lambda: 0.0)
 
 
-async def test_job_that_cannot_be_kept_is_counted_and_the_history_shortened_all_the_same() -> None:
+async def test_a_job_that_cannot_be_archived_is_counted_as_lost_and_the_archive_still_trimmed() -> None:
     before, archive = lost(), Archive(StorageUnavailable("no space left"))
     await archiver(archive).keep(JOB)
     assert (lost() - before, archive.trimmed) == (1, 1)
 
 
-async def test_job_that_is_kept_or_that_another_leader_keeps_is_not_lost() -> None:
+async def test_a_job_that_is_archived_or_left_to_another_leader_is_not_counted_as_lost() -> None:
     before = lost()
     await archiver(Archive(None)).keep(JOB)
     with pytest.raises(LeadershipLost):

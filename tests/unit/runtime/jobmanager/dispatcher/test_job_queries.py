@@ -23,23 +23,23 @@ async def answering(outcome: RpcError | str) -> str:
     return outcome
 
 
-async def test_a_running_attempt_answers_itself() -> None:
+async def test_a_running_attempt_answers_a_query_itself() -> None:
     assert await answer_or_record(answering("live"), lambda: "on record") == "live"
 
 
 @pytest.mark.parametrize("error", [EndpointStopped("stopped before checkpoints ran"), EndpointNotFound("gone")])
-async def test_what_is_on_record_answers_for_an_attempt_that_ended(error: RpcError) -> None:
-    """Otherwise a restart between question and answer is an internal error to whoever asks REST."""
+async def test_a_query_of_an_attempt_that_has_ended_is_answered_from_the_record(error: RpcError) -> None:
+    """Otherwise a restart between question and answer is an internal error for the REST client."""
     assert await answer_or_record(answering(error), lambda: "on record") == "on record"
 
 
-async def test_other_errors_are_no_end_of_an_attempt() -> None:
+async def test_a_query_that_fails_for_another_reason_raises_its_error() -> None:
     with pytest.raises(RpcTimeout):
         await answer_or_record(answering(RpcTimeout("no answer")), lambda: "on record")
 
 
 class Logs:
-    """One log, or none; what a TaskManager or the history has."""
+    """A fake source with at most one log, for a TaskManager or the history."""
 
     def __init__(self, text: str | None) -> None:
         self._text = text
@@ -64,7 +64,7 @@ class Logs:
         (None, True, None, None),
     ],
 )
-async def test_a_log_that_is_not_on_its_taskmanager_is_looked_for_in_the_history(
+async def test_a_log_that_its_taskmanager_lacks_is_read_from_the_history_if_the_job_has_ended(
     there: str | None, terminal: bool, kept: str | None, shown: str | None
 ) -> None:
     job = SimpleNamespace(record=SimpleNamespace(detail=None), terminal=terminal)
@@ -91,7 +91,7 @@ async def test_a_log_that_is_not_on_its_taskmanager_is_looked_for_in_the_history
 
 @dataclass
 class EventLogs:
-    """An archive that has one job, with or without an event log."""
+    """A fake archive with one job, with or without an event log."""
 
     log: EventLog
 
@@ -122,7 +122,9 @@ BLOCKS = (StoredEntry.of("a", b"abc"), StoredEntry.of("b", b"de"))
         ("damaged", EventLog(), SparkUiState.NONE, 0),
     ],
 )
-async def test_whether_a_job_has_a_spark_ui(job: str, log: EventLog, state: SparkUiState, size: int) -> None:
+async def test_the_state_of_the_spark_ui_of_a_job_is_reported_with_its_reason(
+    job: str, log: EventLog, state: SparkUiState, size: int
+) -> None:
     nothing: Any = None
     host: Any = SimpleNamespace(service=None)
     jobs: Any = {

@@ -1,4 +1,4 @@
-"""Whose turn it is: first come, first served, and nobody is held up by somebody else's limit."""
+"""The job queue: first come, first served, and no user waits because of another user's limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.runtime.jobmanager.errors import TooManyJobs
 
 
 def waits(queue: JobQueue, *jobs: str) -> list[str]:
-    """Those that wait."""
+    """Return those of the jobs that wait."""
     return [job for job in jobs if queue.reason(job)]
 
 
@@ -43,7 +43,7 @@ def test_a_user_at_the_limit_is_passed_over() -> None:
         pytest.param(JobLimits(running=1, queued=9, queued_per_user=1), "1 jobs of ann are waiting", id="of-one-user"),
     ],
 )
-def test_a_full_queue_refuses_what_cannot_run_at_once(limits: JobLimits, match: str) -> None:
+def test_a_full_queue_refuses_a_job_that_cannot_run_at_once(limits: JobLimits, match: str) -> None:
     queue = JobQueue(limits)
     queue.enter("a", "ann")
     queue.enter("b", "ann")
@@ -53,7 +53,7 @@ def test_a_full_queue_refuses_what_cannot_run_at_once(limits: JobLimits, match: 
     assert waits(queue, "b", "c", "old") == ["b", "old"]
 
 
-def test_a_turn_comes_with_an_end_and_not_for_a_job_that_left() -> None:
+def test_a_waiting_job_gets_its_turn_when_another_ends_unless_it_has_left() -> None:
     queue = JobQueue(JobLimits(running=1))
     for job in ("a", "b", "c"):
         queue.enter(job, "ann")
@@ -69,7 +69,9 @@ def test_a_turn_comes_with_an_end_and_not_for_a_job_that_left() -> None:
     running=st.integers(0, 3),
     per_user=st.integers(0, 2),
 )
-def test_limits_hold_and_nobody_waits_for_nothing(steps: list[tuple[bool, int]], running: int, per_user: int) -> None:
+def test_the_limits_hold_and_no_job_waits_without_a_reason(
+    steps: list[tuple[bool, int]], running: int, per_user: int
+) -> None:
     queue = JobQueue(JobLimits(running=running, per_user=per_user))
     inside: dict[str, str] = {}
     for comes, number in steps:

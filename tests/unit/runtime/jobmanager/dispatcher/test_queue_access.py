@@ -30,7 +30,7 @@ def submitted(owner: str = "eve", queue: str = "", priority: int = 0, groups: tu
     )
 
 
-def test_without_queues_nothing_is_changed_and_nothing_is_asked_for() -> None:
+def test_without_queues_a_submission_is_unchanged_and_must_not_name_queue_or_priority() -> None:
     submission = submitted()
     assert assign_queue(submission, SchedulingConfig()) is submission
     for wish in (submitted(queue="all"), submitted(priority=1)):
@@ -75,7 +75,7 @@ def test_foreign_queues_and_higher_priorities_are_refused(submission: JobSubmiss
         assign_queue(submission, QUEUES)
 
 
-def test_a_queue_of_others_is_refused_as_one_that_does_not_exist() -> None:
+def test_a_queue_of_others_is_refused_with_the_same_error_as_an_unknown_queue() -> None:
     reasons = []
     for queue in ("etl", "xyz"):
         with pytest.raises(SubmissionRejected) as refused:
@@ -84,7 +84,7 @@ def test_a_queue_of_others_is_refused_as_one_that_does_not_exist() -> None:
     assert reasons[0] == reasons[1]
 
 
-def test_whoever_may_use_no_queue_can_submit_nothing() -> None:
+def test_a_user_who_may_use_no_queue_cannot_submit_jobs() -> None:
     with pytest.raises(SubmissionRejected, match="eve may use no queue"):
         assign_queue(submitted("eve"), SchedulingConfig(queues=(QueueConfig(name="mine", users=("ann",)),)))
 
@@ -104,6 +104,6 @@ def test_whoever_may_use_no_queue_can_submit_nothing() -> None:
         {"queues": [{"name": "a", "user": ["ann"]}]},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(data: dict[str, object]) -> None:
+def test_invalid_queue_settings_are_refused(data: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(data, SchedulingConfig)

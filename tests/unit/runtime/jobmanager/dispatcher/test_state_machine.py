@@ -1,4 +1,7 @@
-"""The lives of jobs: decisions about admission, turns, attempts, cancellation, results and cleanup; without any I/O."""
+"""The Dispatcher's state machine, without I/O.
+
+It decides about admission, turns, attempts, cancellation, results and cleanup of jobs.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ FILES = {"a": 10}
 
 
 def machine(*, running: int = 0, queued: int = 0, kept: int = 10, quota: int = 0) -> DispatcherStateMachine:
-    """One without limits, unless they are given."""
+    """Return a machine, by default without limits."""
     return DispatcherStateMachine(JobLimits(running, 0, queued, 0), kept=kept, blob_quota=quota)
 
 
@@ -49,7 +52,7 @@ def submitted(jobs: DispatcherStateMachine, *names: str, owner: str = "ann") -> 
 
 
 def running(jobs: DispatcherStateMachine, name: str, attempt: int = 1) -> None:
-    """Take a job whose turn it is to its JobMaster."""
+    """Start the JobMaster of a job whose turn it is."""
     assert jobs.take_actions() == [BeginAttempt(name)]
     jobs.attempt_begun(name, attempt)
     assert jobs.take_actions() == [StartMaster(name, attempt)]
@@ -57,7 +60,7 @@ def running(jobs: DispatcherStateMachine, name: str, attempt: int = 1) -> None:
     assert jobs.take_actions() == []
 
 
-def test_a_job_whose_driver_may_run_goes_on_whatever_the_limits_are() -> None:
+def test_a_recovered_job_whose_driver_may_still_run_continues_regardless_of_the_limits() -> None:
     jobs = machine(running=1)
     for number, name in enumerate(("one", "two"), 3):
         jobs.recovered(name, "ann", FILES, NoRestart(), cancelled=name == "two", resumed=number)
@@ -76,7 +79,7 @@ def test_a_job_whose_driver_may_run_goes_on_whatever_the_limits_are() -> None:
     running(jobs, "one", 4)  # it has kept its turn
 
 
-def test_a_job_from_submission_to_its_removal() -> None:
+def test_a_job_goes_through_its_states_from_submission_to_removal() -> None:
     jobs = machine(kept=0)
     submitted(jobs, "one")
     running(jobs, "one")
@@ -89,7 +92,7 @@ def test_a_job_from_submission_to_its_removal() -> None:
     assert jobs.jobs == {}
 
 
-def test_what_is_not_durable_is_not_started_and_gives_its_place_back() -> None:
+def test_a_job_that_is_not_durable_is_not_started_and_gives_up_its_turn_when_dropped() -> None:
     jobs = machine(running=1)
     jobs.submitted("one", "ann", FILES, NoRestart())
     assert jobs.take_actions() == [Accept("one")]
@@ -100,7 +103,7 @@ def test_what_is_not_durable_is_not_started_and_gives_its_place_back() -> None:
     assert jobs.take_actions() == [BeginAttempt("two")]
 
 
-def test_a_turn_that_comes_before_the_job_is_durable_waits_for_that() -> None:
+def test_a_job_whose_turn_comes_before_it_is_durable_starts_once_it_is() -> None:
     jobs = machine(running=1)
     submitted(jobs, "one")
     running(jobs, "one")
@@ -112,7 +115,7 @@ def test_a_turn_that_comes_before_the_job_is_durable_waits_for_that() -> None:
     assert jobs.take_actions() == [BeginAttempt("two")]
 
 
-def test_admission() -> None:
+def test_duplicate_jobs_and_jobs_beyond_the_quota_or_queue_limit_are_refused() -> None:
     jobs = machine(running=1, queued=1, quota=25)
     submitted(jobs, "one")
     with pytest.raises(SubmissionRejected, match="there is a job one"):
@@ -128,7 +131,7 @@ def test_admission() -> None:
     jobs.submitted("four", "ann", {"b": 15}, NoRestart())
 
 
-def test_an_attempt_that_failed_is_followed_by_another_after_the_delay_and_the_end_of_what_is_left() -> None:
+def test_a_failed_attempt_is_followed_by_another_after_the_restart_delay_and_its_own_end() -> None:
     jobs = machine()
     submitted(jobs, "one")
     running(jobs, "one")
@@ -144,7 +147,7 @@ def test_an_attempt_that_failed_is_followed_by_another_after_the_delay_and_the_e
 
 
 def cancelled_at(phase: Phase) -> DispatcherStateMachine:
-    """A machine with the job ``one`` in ``phase``, and another one that runs when it may not."""
+    """Return a machine with job ``one`` in ``phase``; for QUEUED, another job takes the only place."""
     jobs = machine(running=1)
     if phase is Phase.QUEUED:
         submitted(jobs, "zero")
@@ -180,7 +183,7 @@ def test_a_job_that_waits_is_cancelled_at_once(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.RECOVERING, Phase.BEGINNING, Phase.RESTARTING])
-def test_a_job_that_is_being_brought_closer_to_an_attempt_is_cancelled_afterwards(phase: Phase) -> None:
+def test_a_job_in_transition_to_an_attempt_is_cancelled_after_the_transition(phase: Phase) -> None:
     jobs = cancelled_at(phase)
     assert jobs.jobs["one"].phase is phase
     jobs.take_actions()
@@ -195,7 +198,7 @@ def test_a_job_that_is_being_brought_closer_to_an_attempt_is_cancelled_afterward
     assert jobs.take_actions() == [Conclude("one", JobState.CANCELED)]
 
 
-def test_a_job_with_a_jobmaster_is_cancelled_by_that() -> None:
+def test_a_job_with_a_jobmaster_is_cancelled_by_its_jobmaster() -> None:
     jobs = cancelled_at(Phase.RUNNING)
     assert jobs.cancelled("one")
     assert jobs.attempt_failed("one", 0.0) is None, "a cancelled job is not restarted"
@@ -216,7 +219,7 @@ def test_a_job_that_has_ended_cannot_be_cancelled() -> None:
         jobs.check_cancellable("nobody", JobState.FINISHED)
 
 
-def test_what_a_new_leader_finds() -> None:
+def test_a_new_leader_cleans_up_results_and_recovers_jobs_in_their_order() -> None:
     jobs = machine(running=1, queued=1, kept=1)
     jobs.recovered_result("clean", "ann", clean=True)
     jobs.recovered_result("dirty", "ann", clean=False)
@@ -249,7 +252,7 @@ OWNERS = ("ann", "bob")
 
 
 class Lives(RuleBasedStateMachine):
-    """The world around the Dispatcher: actions end in any order, and whoever wants something wants it at any time."""
+    """A model of the Dispatcher's environment: actions end in any order, and requests come at any time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -378,7 +381,7 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_stuck(self) -> None:
-        """Each job has something under way, a JobMaster, or a reason to wait."""
+        """Each job has a pending action, a JobMaster, or a reason to wait."""
         for job_id, job in self.jobs.jobs.items():
             under_way = any(each.job_id == job_id for each in self.pending)
             waits = job.phase is Phase.QUEUED and bool(self.jobs.pending_reason(job_id))
@@ -390,7 +393,7 @@ class Lives(RuleBasedStateMachine):
         assert not self.forgotten & self.jobs.jobs.keys()
 
     def teardown(self) -> None:
-        """When everything goes well from now on, every job ends and is cleaned up."""
+        """Check that every job ends and is cleaned up if everything succeeds from now on."""
         if not hasattr(self, "jobs"):
             return
         while self.pending or self.of_masters():

@@ -1,4 +1,4 @@
-"""Questions of many jobs about their connections, at one JobManager."""
+"""Egress questions of many jobs at one JobManager."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ HOSTILE, NEIGHBOUR = "a" * 32, "b" * 32
 
 
 class Dispatcher:
-    """Knows every job."""
+    """A fake Dispatcher that knows every job."""
 
     async def job_origin(self, job_id: str) -> JobOrigin:
         return JobOrigin(job=EgressJob(id=job_id, name="job", owner="ada"))
 
 
-async def test_a_job_with_many_questions_does_not_keep_others_from_theirs() -> None:
+async def test_a_job_with_many_egress_questions_does_not_delay_those_of_other_jobs() -> None:
     go_on, asked = asyncio.Event(), list[EgressQuestion]()
 
     async def gateway(question: EgressQuestion) -> EgressAnswer:

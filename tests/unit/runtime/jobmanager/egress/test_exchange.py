@@ -1,4 +1,4 @@
-"""Questions that come while one is under way go together, and each gets its own part of the answer."""
+"""Questions that arrive while one is in flight are sent together; each gets its part of the answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Gateway:
         return EgressAnswer(allowed=tuple(each.host.startswith("good") for each in asked.targets))
 
 
-async def test_what_waits_is_asked_together() -> None:
+async def test_waiting_questions_are_sent_together_and_each_gets_its_part_of_the_answer() -> None:
     gateway = Gateway()
     exchange = Exchange(gateway.ask)
     first = asyncio.create_task(exchange.ask(question("good1")))
@@ -54,7 +54,7 @@ async def test_what_waits_is_asked_together() -> None:
     assert len(gateway.asked[1].jobs) == 1
 
 
-async def test_an_error_reaches_everybody_and_the_next_is_asked_again() -> None:
+async def test_an_error_is_raised_for_all_waiting_questions_and_the_next_one_is_sent_again() -> None:
     gateway = Gateway()
     gateway.go.set()
     gateway.error = AssertionRefused("away")
@@ -65,7 +65,7 @@ async def test_an_error_reaches_everybody_and_the_next_is_asked_again() -> None:
     assert (await exchange.ask(question("good"))).allowed == (True,)
 
 
-async def test_an_answer_that_does_not_fit_is_none() -> None:
+async def test_an_answer_that_does_not_cover_every_destination_is_refused() -> None:
     async def short(_: EgressQuestion) -> EgressAnswer:
         return EgressAnswer(allowed=())
 
@@ -73,7 +73,7 @@ async def test_an_answer_that_does_not_fit_is_none() -> None:
         await Exchange(short).ask(question("good"))
 
 
-async def test_too_many_that_wait_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_questions_beyond_the_limit_of_waiting_ones_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_WAITING", 2)
     gateway = Gateway()
     exchange = Exchange(gateway.ask)
@@ -89,5 +89,5 @@ async def test_too_many_that_wait_are_refused(monkeypatch: pytest.MonkeyPatch) -
             await each
 
 
-async def test_without_a_gateway_nothing_is_allowed() -> None:
+async def test_without_a_gateway_no_destination_is_allowed() -> None:
     assert (await without_gateway(question("good", "bad"))).allowed == (False, False)

@@ -1,4 +1,4 @@
-"""The latest connections of jobs, counted once however often they are told."""
+"""The latest connections of jobs, each counted once however often it is reported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def counted(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
-def test_a_row_that_is_told_again_counts_once() -> None:
+def test_a_row_that_is_reported_again_is_counted_once() -> None:
     ledger = EgressLedger()
     before = counted("sluice_egress_connections_total", verdict="allowed")
     sent = counted("sluice_egress_bytes_total", direction="up")
@@ -54,7 +54,7 @@ def test_rows_of_a_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ledger.left_out("j1") == 2
 
 
-def test_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_jobs_with_rows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_JOBS", 2)
     ledger = EgressLedger()
     for number, job in enumerate(["j1", "j2", "j1", "j3"]):
@@ -63,7 +63,7 @@ def test_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {each.job_id for each in ledger.all_rows()} == {"j1", "j3"}
 
 
-def test_open_destinations_are_summed_over_those_who_tell() -> None:
+def test_open_destinations_are_summed_over_all_reporting_taskmanagers() -> None:
     ledger = EgressLedger()
     ledger.note_open("tm-1", 3)
     ledger.note_open("tm-2", 2)
@@ -74,7 +74,7 @@ def test_open_destinations_are_summed_over_those_who_tell() -> None:
     assert counted("sluice_egress_open") == 0
 
 
-def test_it_says_since_when_it_knows() -> None:
+def test_the_ledger_reports_since_when_it_has_recorded() -> None:
     now = 100.0
     ledger = EgressLedger(lambda: now)
     assert ledger.since == 100.0
@@ -83,7 +83,7 @@ def test_it_says_since_when_it_knows() -> None:
     assert ledger.since == 200.0
 
 
-def test_it_says_of_which_jobs_it_may_have_forgotten_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_reports_of_which_jobs_it_may_have_dropped_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_JOBS", 2)
     monkeypatch.setattr(module, "MAX_FORGOTTEN", 2)
     monkeypatch.setattr(module, "MAX_JOB_ROWS", 2)

@@ -1,4 +1,4 @@
-"""The history of ended jobs: what is kept of one, which ones go, and what a next leader finds after any end."""
+"""The history of ended jobs: what is kept, which jobs are removed, and what the next leader finds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def record(job_id: str = ONE, ended_at: int = NOW) -> JobRecord:
 
 @dataclass
 class Logs:
-    """Logs as TaskManagers give them: in pieces of ``piece`` bytes, unless they cannot be read."""
+    """Fake logs of TaskManagers, in pieces of ``piece`` bytes. Some can be made unreadable."""
 
     logs: dict[str, bytes] = field(default_factory=dict)
     piece: int = 1 << 20
@@ -61,7 +61,7 @@ NO_LOGS = Logs()
 
 
 def leads() -> None:
-    """It leads."""
+    """A leadership check that always passes."""
 
 
 def archive_in(
@@ -89,7 +89,7 @@ async def whole_log(archive: JobArchive, job_id: str, name: str, limit: int) -> 
 # --- what is kept of one job ------------------------------------------------------------------------------
 
 
-async def test_the_next_leader_has_record_and_logs(tmp_path: Path) -> None:
+async def test_the_next_leader_finds_the_record_and_logs_of_an_archived_job(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     logs = Logs(
         {"driver.stderr": "schön, größer\n".encode() * 5000, "driver.stdout": b"", "executor-1.stdout": b"here"}
@@ -121,7 +121,9 @@ async def test_logs_are_split_into_blocks_and_read_across_them(monkeypatch: pyte
 
 
 @given(content=st.binary(max_size=300), piece=st.integers(1, 50), limit=st.integers(4, 400), block=st.integers(1, 200))
-async def test_any_log_is_read_as_it_was_shown(content: bytes, piece: int, limit: int, block: int) -> None:
+async def test_an_archived_log_reads_exactly_as_it_did_on_the_taskmanager(
+    content: bytes, piece: int, limit: int, block: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_blocks, "BLOCK_BYTES", block)
         archive = archive_in(MemoryStorage())
@@ -134,7 +136,7 @@ async def test_any_log_is_read_as_it_was_shown(content: bytes, piece: int, limit
         assert await whole_log(archive, ONE, "driver.stdout", limit) == shown
 
 
-async def test_a_lost_taskmanager_costs_its_logs_alone() -> None:
+async def test_a_lost_taskmanager_loses_only_its_own_logs() -> None:
     archive = archive_in(MemoryStorage())
     await archive.put(record(), Logs({"driver.stderr": b"why"}, lost=["executor-1.stdout"]))
     assert await archive.logs(ONE) == ("driver.stderr",)
@@ -158,7 +160,7 @@ async def test_the_logs_of_one_job_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert await archive.record(ONE) == record()
 
 
-async def test_a_taskmanager_that_answers_nonsense_does_not_hold_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nonsense_answers_of_a_taskmanager_do_not_block_archiving_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hostile(Logs):
         async def names(self) -> Sequence[str]:
             return ("x" * 5000, "driver.stdout", "driver.stdout", *(f"executor-{n}.stdout" for n in range(2000)))
@@ -174,7 +176,7 @@ async def test_a_taskmanager_that_answers_nonsense_does_not_hold_it_up(monkeypat
     assert (await archive.read_log(ONE, "driver.stdout", -5, 1 << 30)).data == "again"
 
 
-async def test_a_log_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_log_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless(Logs):
         async def read(self, name: str, offset: int, limit: int) -> LogChunk:
             return LogChunk(data="x" * 100, offset=offset, next_offset=offset + 100, end=False)
@@ -185,7 +187,7 @@ async def test_a_log_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(await whole_log(archive, ONE, "driver.stdout", 1 << 20)) == 1000
 
 
-async def test_a_slow_taskmanager_costs_logs_and_not_the_job() -> None:
+async def test_a_job_is_archived_without_logs_if_a_taskmanager_is_too_slow() -> None:
     class Slow(Logs):
         async def read(self, name: str, offset: int, limit: int) -> LogChunk:
             raise TimeoutError  # as the time-out of the whole has it raised here
@@ -202,7 +204,7 @@ def job(number: int, ended_at: int, size: int = 10, owner: str = "ada") -> Archi
     return ArchivedJob(ended_at, f"{number:032x}", owner_mark(owner), "0" * 16, "a" * 32, size)
 
 
-def test_old_jobs_go_and_then_the_oldest_until_the_rest_fits() -> None:
+def test_expired_jobs_are_removed_first_then_the_oldest_until_the_rest_fits() -> None:
     settings = HistoryConfig(days=2, max_bytes=25)
     jobs = [job(1, NOW - 3 * DAY_MS), job(2, NOW - DAY_MS), job(3, NOW - 5), job(4, NOW)]
     assert jobs_to_remove(jobs, settings, NOW) == jobs[:2]
@@ -213,7 +215,7 @@ def test_old_jobs_go_and_then_the_oldest_until_the_rest_fits() -> None:
     assert jobs_to_remove(jobs, HistoryConfig(days=0), NOW + 1) == jobs
 
 
-def test_nobody_drives_the_jobs_of_others_out() -> None:
+def test_a_user_with_many_jobs_does_not_displace_the_archived_jobs_of_others() -> None:
     settings = HistoryConfig(days=2, max_bytes=100)
     of_ada = [job(number, number + NOW - DAY_MS, 10, "ada") for number in range(3)]
     of_eve = [job(number, number + NOW - 99, 20, "eve") for number in range(100, 120)]
@@ -228,7 +230,7 @@ def test_nobody_drives_the_jobs_of_others_out() -> None:
     st.floats(0, 100),
     st.integers(0, 1000),
 )
-def test_what_stays_is_within_the_bounds_and_later_than_what_goes(
+def test_kept_jobs_are_within_the_bounds_and_newer_than_the_removed_jobs_of_their_owner(
     made: list[tuple[int, int, str]], days: float, most: int
 ) -> None:
     jobs = [job(number, *each) for number, each in enumerate(made)]
@@ -249,13 +251,13 @@ def test_the_number_of_jobs_is_bounded_whatever_the_settings_say() -> None:
     assert jobs_to_remove(jobs, HistoryConfig(days=3650, max_bytes=1 << 60), NOW) == jobs[:3]
 
 
-def test_names_say_what_they_stand_for_and_others_are_none() -> None:
+def test_an_archived_job_is_parsed_from_its_name_and_malformed_names_are_ignored() -> None:
     assert ArchivedJob.parse(job(1, NOW, 77).name) == job(1, NOW, 77)
     for name in ("", ".tmp", "x.json", job(1, NOW).name + ".tmp", job(1, NOW).name.replace("0" * 16, "../" * 5 + "x")):
         assert ArchivedJob.parse(name) is None
 
 
-async def test_the_trimmed_are_gone_and_others_stay(tmp_path: Path) -> None:
+async def test_trimming_removes_old_jobs_and_leaves_everything_else(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     archive = archive_in(storage)
     await archive.put(record(ONE, NOW - 40 * DAY_MS), Logs({"driver.stdout": b"old"}))
@@ -277,7 +279,7 @@ async def test_the_trimmed_are_gone_and_others_stay(tmp_path: Path) -> None:
     assert storage.names(JOBS) == []
 
 
-async def test_pages_have_those_first_that_ended_last() -> None:
+async def test_pages_list_the_jobs_that_ended_last_first() -> None:
     archive = archive_in(MemoryStorage())
     ids = [f"{number:032x}" for number in range(5)]
     for number, job_id in enumerate(ids):
@@ -295,12 +297,12 @@ async def test_pages_have_those_first_that_ended_last() -> None:
 
 
 class Killed(BaseException):
-    """The process ends here: nothing of it runs any more."""
+    """Simulates the death of the process: none of its code runs after this."""
 
 
 @dataclass
 class FailingStorage(MemoryStorage):
-    """Fails with ``error`` at the step ``at``: before what changes something, or after it."""
+    """A storage that fails with ``error`` at the change number ``at``, before or after carrying it out."""
 
     at: int = 0
     after: bool = False
@@ -339,8 +341,8 @@ async def keep_two_and_trim(archive: JobArchive) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_a_kill_at_any_step_leaves_nothing_half(after: bool) -> None:
-    """The next leader does the same once more, as it does with results that are not clean; then all is as it should."""
+async def test_the_next_leader_repairs_an_archive_whose_leader_was_killed_at_any_step(after: bool) -> None:
+    """The next leader archives and trims again, as it does with results that are not clean."""
     for at in range(1, await steps_of(keep_two_and_trim) + 1):
         storage = FailingStorage(at=at, after=after)
         with pytest.raises(Killed):
@@ -361,7 +363,7 @@ async def test_a_kill_at_any_step_leaves_nothing_half(after: bool) -> None:
         assert storage.names(JOBS) == [TWO], "rubbish of no interrupted try is left"
 
 
-async def test_a_full_disk_at_any_step_keeps_nothing_of_the_job_and_harms_no_other() -> None:
+async def test_a_full_disk_at_any_step_leaves_nothing_of_the_job_and_harms_no_other_job() -> None:
     async def keep(archive: JobArchive) -> None:
         await archive.put(record(TWO), Logs({"driver.stdout": b"new"}))
 
@@ -379,7 +381,7 @@ async def test_a_full_disk_at_any_step_keeps_nothing_of_the_job_and_harms_no_oth
         assert await archive.record(TWO) == record(TWO)
 
 
-async def test_who_does_not_lead_any_more_enters_and_removes_nothing() -> None:
+async def test_a_deposed_leader_neither_archives_nor_removes_jobs() -> None:
     def deposed() -> None:
         raise LeadershipLost("another one leads")
 
@@ -395,8 +397,8 @@ async def test_who_does_not_lead_any_more_enters_and_removes_nothing() -> None:
     assert storage.entries == before
 
 
-async def test_of_two_leaders_entries_that_whose_files_are_there_counts() -> None:
-    """One wrote its entry after it had lost its lead, when the other had removed its files."""
+async def test_the_index_entry_whose_files_exist_wins_over_the_entry_of_a_deposed_leader() -> None:
+    """A deposed leader wrote its entry late, after the new leader had removed the files of that entry."""
     storage = MemoryStorage()
     first, second = archive_in(storage), archive_in(storage)
     await first.put(record(), Logs({"driver.stdout": b"first"}))
@@ -412,7 +414,7 @@ async def test_of_two_leaders_entries_that_whose_files_are_there_counts() -> Non
 
 @pytest.mark.parametrize("what", ["index", "record", "logs"])
 @pytest.mark.parametrize("how", ["changed", "cut", "gone"])
-async def test_damaged_files_are_told_and_not_shown(what: str, how: str) -> None:
+async def test_damaged_files_are_treated_as_not_found(what: str, how: str) -> None:
     storage = MemoryStorage()
     archive = archive_in(storage)
     await archive.put(record(), Logs({"driver.stdout": b"a log"}))
@@ -430,7 +432,9 @@ async def test_damaged_files_are_told_and_not_shown(what: str, how: str) -> None
     assert len(await archive.summaries(archive.page(None, 9)[0])) == (what == "record")
 
 
-async def test_a_block_that_unpacks_to_too_much_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_block_that_decompresses_to_too_many_bytes_is_treated_as_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     archive = archive_in(MemoryStorage())
     await archive.put(record(), Logs({"driver.stdout": bytes(50_000)}))
     monkeypatch.setattr(archive_module, "MAX_BLOCK_BYTES", 40_000)
@@ -438,8 +442,8 @@ async def test_a_block_that_unpacks_to_too_much_is_damaged(monkeypatch: pytest.M
         await archive.read_log(ONE, "driver.stdout", 0, 10)
 
 
-async def test_links_in_the_place_of_files_are_not_believed(tmp_path: Path) -> None:
-    """Whoever can write into the HA storage can lose the history, and show nothing by it that is elsewhere."""
+async def test_symbolic_links_in_place_of_archived_files_are_not_followed(tmp_path: Path) -> None:
+    """Whoever can write into the HA storage can destroy the history, but cannot expose files elsewhere."""
     storage = LocalStorage(tmp_path / "ha")
     secret = tmp_path / "key.pem"
     secret.write_text("of another process")

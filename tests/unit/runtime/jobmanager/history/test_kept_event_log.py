@@ -1,4 +1,4 @@
-"""Spark's event log in the history: bytes as they came, within their bound, for the next leader too."""
+"""Spark's event log in the history: unchanged bytes, bounded in size, readable by the next leader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.runtime.jobmanager.history.test_history import NO_LOGS, NOW, ONE
 
 @dataclass
 class Events:
-    """An event log as a TaskManager gives it."""
+    """A fake event log as a TaskManager returns it."""
 
     content: bytes
     piece: int = 1 << 20
@@ -50,7 +50,7 @@ async def kept(archive: JobArchive) -> tuple[bytes, bool]:
     return b"".join([await archive.read_events(block) for block in log.blocks]), log.cut
 
 
-async def test_the_next_leader_has_it_and_its_room_is_counted(tmp_path: Path) -> None:
+async def test_the_next_leader_finds_the_event_log_and_its_size_is_counted(tmp_path: Path) -> None:
     storage, content = LocalStorage(tmp_path), b"\x1f\x8b" + bytes(range(256)) * 40
     await archive_in(storage).put(record(), NO_LOGS, Events(content, piece=999).read)
     archive = archive_in(storage)
@@ -68,7 +68,7 @@ async def test_the_next_leader_has_it_and_its_room_is_counted(tmp_path: Path) ->
     block=st.integers(1, 100),
     lost_at=st.none() | st.integers(0, 300),
 )
-async def test_what_is_kept_is_the_beginning_and_cut_says_if_more_was_there(
+async def test_the_beginning_of_an_event_log_is_kept_and_marked_as_cut_if_there_was_more(
     content: bytes, piece: int, budget: int, block: int, lost_at: int | None
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -81,14 +81,14 @@ async def test_what_is_kept_is_the_beginning_and_cut_says_if_more_was_there(
     assert cut or data == content
 
 
-async def test_what_the_driver_left_out_is_said() -> None:
+async def test_an_event_log_that_the_driver_cut_is_marked_as_cut() -> None:
     archive = archive_in(MemoryStorage())
     await archive.put(record(), NO_LOGS, Events(b"events", cut=True).read)
     assert await kept(archive) == (b"events", True)
 
 
 @pytest.mark.parametrize("settings", [{"max_ui_bytes": 0}, {"days": 0}])
-async def test_switched_off(settings: dict[str, float]) -> None:
+async def test_no_event_log_is_kept_if_the_settings_switch_it_off(settings: dict[str, float]) -> None:
     storage = MemoryStorage()
     archive = archive_in(storage, **settings)
     await archive.put(record(), NO_LOGS, Events(b"events").read)
@@ -99,7 +99,9 @@ async def test_switched_off(settings: dict[str, float]) -> None:
             await archive.event_log(ONE)
 
 
-async def test_a_slow_taskmanager_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_taskmanager_does_not_block_archiving_and_its_event_log_is_marked_as_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(archive_module, "COLLECT_SECONDS", 0.0)
     archive = archive_in(MemoryStorage())
 
@@ -119,7 +121,7 @@ async def test_a_changed_block_is_noticed(tmp_path: Path) -> None:
         await kept(archive)
 
 
-async def test_a_full_disk_leaves_nothing_behind() -> None:
+async def test_a_full_disk_leaves_nothing_of_the_job_behind() -> None:
     class Full(MemoryStorage):
         def write(self, name: str, data: bytes) -> None:
             if "events-" in name or name.startswith("history/index"):

@@ -1,4 +1,4 @@
-"""What is read from the API server's pods."""
+"""Tests of what is read from the pods of the Kubernetes API server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT_SCHEDULED = {"type": "PodScheduled", "status": "False", "reason": "Unschedul
 
 
 def waiting(reason: str, message: str = "") -> dict[str, Any]:
-    """A container that waits."""
+    """Return the status of a waiting container."""
     return {"name": "c", "state": {"waiting": {"reason": reason, "message": message}}}
 
 
@@ -35,7 +35,7 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
         pytest.param({"containerStatuses": "none", "conditions": 7}, "", id="nonsense"),
     ],
 )
-def test_why_a_pod_does_not_start(status: dict[str, Any], obstacle: str) -> None:
+def test_the_reason_why_a_pod_does_not_start_is_read_from_its_status(status: dict[str, Any], obstacle: str) -> None:
     pod = observed_pod({"metadata": METADATA, "status": status | {"phase": "Pending"}})
     assert pod is not None
     assert (pod.obstacle, pod.epoch, pod.version) == (obstacle, 12, "7")
@@ -53,13 +53,13 @@ def test_why_a_pod_does_not_start(status: dict[str, Any], obstacle: str) -> None
         ({}, "no reason is given"),
     ],
 )
-def test_why_a_pod_has_failed(status: dict[str, Any], end: str) -> None:
+def test_the_reason_why_a_pod_has_failed_is_read_from_its_status(status: dict[str, Any], end: str) -> None:
     pod = observed_pod({"metadata": METADATA, "status": status | {"phase": "Failed"}})
     assert pod is not None
     assert (pod.end, pod.ended, pod.alive) == (end, True, False)
 
 
-def test_one_that_is_being_deleted_is_not_alive() -> None:
+def test_a_pod_that_is_being_deleted_is_not_alive() -> None:
     pod = observed_pod({"metadata": METADATA | {"deletionTimestamp": "now"}, "status": {"phase": "Running"}})
     assert pod is not None
     assert (pod.alive, pod.phase) == (False, Phase.RUNNING)
@@ -68,7 +68,7 @@ def test_one_that_is_being_deleted_is_not_alive() -> None:
 @pytest.mark.parametrize(
     "content", [{}, {"metadata": []}, {"metadata": {"name": 1, "uid": "u", "resourceVersion": "1"}}]
 )
-def test_what_is_no_pod_is_left_out(content: dict[str, Any]) -> None:
+def test_something_other_than_a_pod_is_left_out(content: dict[str, Any]) -> None:
     assert observed_pod(content) is None
 
 
@@ -87,7 +87,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.sampled_from([*Phase, "Odd"]))
-def test_whatever_a_status_is_reasons_are_short_and_on_one_line(status: Any, phase: str) -> None:
+def test_reasons_are_short_and_on_one_line_whatever_the_status(status: Any, phase: str) -> None:
     content = {"metadata": METADATA, "status": {**(status if isinstance(status, dict) else {}), "phase": phase}}
     pod = observed_pod(content)
     assert pod is not None

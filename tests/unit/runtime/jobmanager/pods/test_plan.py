@@ -24,27 +24,27 @@ MOST = 4
 
 
 def pod(name: str, phase: Phase = Phase.RUNNING, **more: object) -> ObservedPod:
-    """One of this term."""
+    """Return a pod of the current term."""
     found = ObservedPod(name=name, uid=f"uid-{name}", version="1", epoch=3, phase=phase)
     return replace(found, **more)  # type: ignore[arg-type]  # fields by name
 
 
 def view(wanted: int, *registered: str, draining: tuple[str, ...] = ()) -> ProvisionView:
-    """What the ResourceManager says."""
+    """Return the ResourceManager's view of what is needed."""
     return ProvisionView(wanted=wanted, registered=frozenset(registered), draining=frozenset(draining))
 
 
 def plan() -> PodPlan:
-    """At most four pods."""
+    """Return a plan that allows at most ``MOST`` (four) pods."""
     return PodPlan(PodLimits(MOST, 300.0))
 
 
 def deleted(decision: PodDecision) -> list[str]:
-    """Names of those that go."""
+    """Return the names of the pods to delete."""
     return [each.name for each in decision.delete]
 
 
-def test_what_is_missing_is_made_once() -> None:
+def test_missing_pods_are_created_once() -> None:
     some = plan()
     assert some.decide([], view(2), NOW).create == 2
     starting = [pod("a", Phase.PENDING), pod("b", Phase.PENDING)]
@@ -52,7 +52,7 @@ def test_what_is_missing_is_made_once() -> None:
     assert some.decide(starting, view(3), NOW + 2).create == 1
 
 
-def test_never_more_than_there_may_be() -> None:
+def test_no_more_pods_are_created_than_the_limits_allow() -> None:
     assert plan().decide([], view(99), NOW).create == MOST
     full = plan().decide([pod(each) for each in "abcd"], view(9, *"abcd"), NOW)
     assert full.create == 0
@@ -60,18 +60,18 @@ def test_never_more_than_there_may_be() -> None:
     assert PodPlan(PodLimits(1000, 300.0)).decide([], view(999), NOW).create == MAX_MADE_AT_ONCE
 
 
-def test_one_that_drains_is_replaced_and_left_alone() -> None:
+def test_a_draining_pod_is_replaced_and_not_deleted() -> None:
     decision = plan().decide([pod("a")], view(1, "a", draining=("a",)), NOW)
     assert (decision.create, decision.delete) == (1, ())
 
 
 @pytest.mark.parametrize("phase", [Phase.SUCCEEDED, Phase.FAILED])
-def test_one_that_has_ended_is_deleted(phase: Phase) -> None:
+def test_a_pod_that_has_ended_is_deleted(phase: Phase) -> None:
     assert deleted(plan().decide([pod("a", phase)], view(0), NOW)) == ["a"]
     assert deleted(plan().decide([pod("a", phase, deleting=True)], view(0), NOW)) == []
 
 
-def test_surplus_pods_that_wait_go_after_a_while_and_those_that_run_stay() -> None:
+def test_surplus_pods_are_deleted_after_a_while_if_pending_and_kept_if_running() -> None:
     pods = [
         pod("old", Phase.PENDING, epoch=1),
         pod("new", Phase.PENDING),
@@ -84,12 +84,12 @@ def test_surplus_pods_that_wait_go_after_a_while_and_those_that_run_stay() -> No
     assert deleted(some.decide(pods, view(0, "serves"), NOW + SURPLUS_SECONDS + 1)) == ["old", "new"]
 
 
-def test_a_new_leader_takes_over_the_pods_of_the_one_before() -> None:
+def test_a_new_leader_takes_over_the_pods_of_earlier_leaders() -> None:
     decision = plan().decide([pod("a", epoch=2), pod("b", epoch=1)], view(2), NOW)
     assert (decision.create, decision.delete) == (0, ())
 
 
-def test_failures_make_pauses_longer_until_one_registers() -> None:
+def test_pauses_grow_with_each_failed_pod_until_a_pod_registers() -> None:
     some, now, pauses = plan(), NOW, []
     for number in range(9):
         broken = pod(f"p{number}", Phase.FAILED, end="OOMKilled, exit code 137")
@@ -106,7 +106,7 @@ def test_failures_make_pauses_longer_until_one_registers() -> None:
     assert some.decide([], view(1), now).create == 1
 
 
-def test_a_failed_pod_counts_once_however_long_it_takes_to_go() -> None:
+def test_a_failed_pod_counts_as_one_failure_however_long_its_deletion_takes() -> None:
     some = plan()
     broken = pod("p", Phase.FAILED, end="Error, exit code 1")
     for second in range(30):
@@ -114,7 +114,7 @@ def test_a_failed_pod_counts_once_however_long_it_takes_to_go() -> None:
     assert some.decide([broken], view(1), NOW + 1).create == 1
 
 
-def test_one_that_runs_and_does_not_register_is_replaced() -> None:
+def test_a_running_pod_that_does_not_register_is_replaced() -> None:
     some = plan()
     assert some.decide([pod("a")], view(1), NOW).delete == ()
     decision = some.decide([pod("a")], view(1), NOW + 300)
@@ -122,21 +122,21 @@ def test_one_that_runs_and_does_not_register_is_replaced() -> None:
     assert "did not register" in some.decide([], view(1), NOW + 300).note
 
 
-def test_one_that_was_drained_and_left_is_no_failure() -> None:
-    """Kubernetes calls it failed, for its exit code is not 0."""
+def test_a_drained_pod_that_exits_is_not_a_failure() -> None:
+    """Kubernetes reports its phase as Failed, as its exit code is not 0."""
     some = plan()
     left = some.decide([pod("a", Phase.FAILED)], view(1), NOW)
     assert (deleted(left), left.create, left.note) == (["a"], 1, "")
 
 
 @pytest.mark.parametrize("why", ["Unschedulable: 0/3 nodes are available", "ErrImagePull: not found"])
-def test_the_note_says_what_keeps_a_pod(why: str) -> None:
+def test_the_note_says_why_a_pod_does_not_start(why: str) -> None:
     decision = plan().decide([pod("a", Phase.PENDING, obstacle=why)], view(1), NOW)
     assert decision.note == f"pod a does not start: {why}"
     assert not decision.settled
 
 
-def test_a_refusal_is_told_and_waited_for() -> None:
+def test_a_refused_creation_is_reported_and_retried_after_a_pause() -> None:
     some = plan()
     some.refused("exceeded quota: compute", NOW)
     decision = some.decide([], view(1), NOW)
@@ -145,7 +145,7 @@ def test_a_refusal_is_told_and_waited_for() -> None:
     assert some.decide([], view(0), NOW + 1).note == ""
 
 
-def test_nothing_under_way_is_settled() -> None:
+def test_a_plan_is_settled_only_while_no_pod_starts_or_drains() -> None:
     assert plan().decide([pod("a")], view(1, "a"), NOW).settled
     assert plan().decide([], view(0), NOW).settled
     assert not plan().decide([pod("a")], view(1, "a", draining=("a",)), NOW).settled
@@ -153,7 +153,7 @@ def test_nothing_under_way_is_settled() -> None:
 
 @dataclass
 class Cluster:
-    """A Kubernetes that does what is decided, and pods to which everything happens."""
+    """A simulated Kubernetes that carries out decisions, and pods to which anything can happen."""
 
     plan: PodPlan = field(default_factory=plan)
     pods: dict[str, ObservedPod] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class Cluster:
     now: float = NOW
 
     def look(self, wanted: int) -> PodDecision:
-        """One round of the provider."""
+        """Run one round of the provider."""
         decision = self.plan.decide(list(self.pods.values()), view(wanted, *self.registered), self.now)
         for each in decision.delete:
             assert each.ended or each.name not in self.registered, "a TaskManager at work is never deleted"
@@ -174,7 +174,7 @@ class Cluster:
         return decision
 
     def happen(self, what: str, index: int) -> None:
-        """Something to one of the pods."""
+        """Apply an event to one of the pods."""
         names = sorted(self.pods)
         if not names:
             return
@@ -202,7 +202,7 @@ EVENTS = st.tuples(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(EVENTS, max_size=30), st.integers(0, MOST))
-def test_whatever_happens_there_are_as_many_as_wanted_in_the_end(
+def test_as_many_pods_as_wanted_serve_in_the_end_whatever_happens(
     events: list[tuple[str, int, int, float]], wanted: int
 ) -> None:
     cluster = Cluster()

@@ -1,4 +1,4 @@
-"""The pod that is made of a template, and the templates of which none is made."""
+"""The pod that is made from a template, and the templates that are rejected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATEFUL_SET = Owner("apps/v1", "StatefulSet", "sluice-jobmanager", "uid-1")
 
 
 def made(template: dict[str, Any] = TEMPLATE, owner: Owner | None = STATEFUL_SET) -> dict[str, Any]:
-    """A pod of it."""
+    """Return a pod made from the template."""
     check_template(template)
     return pod_of(template, name="default-tm-3-abc", cluster="default", epoch=3, owner=owner)
 
@@ -42,7 +42,7 @@ def changed(*path: str | int, value: object) -> dict[str, Any]:
     return template
 
 
-def test_it_is_restricted_where_the_template_says_nothing() -> None:
+def test_a_pod_is_restricted_where_the_template_says_nothing() -> None:
     spec = made()["spec"]
     assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     for container in (*spec["initContainers"], *spec["containers"]):
@@ -55,7 +55,7 @@ def test_it_is_restricted_where_the_template_says_nothing() -> None:
     assert spec["nodeSelector"] == {"disk": "fast"}
 
 
-def test_what_the_template_says_about_a_profile_stays() -> None:
+def test_a_seccomp_profile_of_the_template_is_kept() -> None:
     profile = {"type": "Localhost", "localhostProfile": "sluice/taskmanager.json"}
     pod = made(changed("spec", "containers", 0, "securityContext", value={"seccompProfile": profile}))
     context = pod["spec"]["containers"][0]["securityContext"]
@@ -63,7 +63,7 @@ def test_what_the_template_says_about_a_profile_stays() -> None:
     assert context["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_it_ends_once_is_found_by_its_labels_and_goes_with_the_jobmanagers() -> None:
+def test_a_pod_never_restarts_has_its_labels_and_is_owned_by_the_jobmanagers() -> None:
     pod = made()
     assert pod["spec"]["restartPolicy"] == "Never"
     assert (pod["metadata"]["name"], pod["spec"]["hostname"]) == ("default-tm-3-abc", "default-tm-3-abc")
@@ -78,7 +78,7 @@ def test_it_ends_once_is_found_by_its_labels_and_goes_with_the_jobmanagers() -> 
     assert "ownerReferences" not in made(owner=None)["metadata"]
 
 
-def test_the_template_stays_as_it_was() -> None:
+def test_making_a_pod_does_not_change_the_template() -> None:
     before = copy.deepcopy(TEMPLATE)
     made()
     assert before == TEMPLATE
@@ -113,13 +113,13 @@ def test_the_template_stays_as_it_was() -> None:
         ),
     ],
 )
-def test_a_template_that_lets_pods_out_is_refused(template: dict[str, Any], why: str) -> None:
+def test_a_malformed_or_privileged_template_is_refused(template: dict[str, Any], why: str) -> None:
     with pytest.raises(PodsMisconfigured, match=why):
         check_template(template)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"spec": {}}', '"x"'])
-def test_a_file_that_is_no_template_is_refused(content: str, tmp_path: Path) -> None:
+def test_a_file_without_a_valid_template_is_refused(content: str, tmp_path: Path) -> None:
     file = tmp_path / "pod.json"
     file.write_text(content)
     with pytest.raises(PodsMisconfigured):
@@ -138,7 +138,7 @@ def test_pods_belong_to_the_controller_of_the_jobmanagers_pod_or_to_that_pod() -
     assert owner_of(own) == Owner("apps/v1", "StatefulSet", "jm", "u1")
 
 
-def test_names_tell_the_term_and_are_host_names() -> None:
+def test_pod_names_contain_the_term_and_are_valid_host_names() -> None:
     longest = pod_name("c" * 40, (1 << 31) - 1, "0123456789")
     assert len(longest) <= 63
     assert is_of_term(longest, "c" * 40, (1 << 31) - 1)

@@ -1,4 +1,4 @@
-"""The provider against the semantics of the Kubernetes API, over TLS, with a clock of the test's own."""
+"""The provider against a fake Kubernetes API over TLS, with a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEMPLATE = {"spec": {"containers": [{"name": "taskmanager", "image": "i"}]}}
 
 @dataclass
 class World:
-    """An API server, and what the ResourceManager wants."""
+    """A fake API server, and the state that the ResourceManager reports."""
 
     api: ApiServer
     client: PodsClient
@@ -39,19 +39,19 @@ class World:
     leads: bool = True
 
     async def provide(self, note: str) -> ProvisionView:
-        """As the ResourceManager answers."""
+        """Answer as the ResourceManager does."""
         self.notes.append(note)
         return ProvisionView(
             wanted=self.wanted, registered=frozenset(self.registered), draining=frozenset(self.draining)
         )
 
     def check(self) -> None:
-        """As leadership does."""
+        """Check leadership: raise ``LeadershipLost`` unless ``leads`` is set."""
         if not self.leads:
             raise LeadershipLost("another JobManager leads")
 
     def provider(self, epoch: int = 1, *, most: int = 5, own_pod: str = "") -> PodProvider:
-        """That of a leader."""
+        """Return the pod provider of a leader."""
         return PodProvider(
             self.client,
             TEMPLATE,
@@ -64,7 +64,7 @@ class World:
 
     @property
     def pods(self) -> dict[str, dict[str, Any]]:
-        """Those of the provider."""
+        """The provider's pods."""
         return {
             name: content
             for (kind, name), content in self.api.objects.items()
@@ -72,7 +72,7 @@ class World:
         }
 
     def becomes(self, name: str, phase: str, **status: object) -> None:
-        """The kubelet says so."""
+        """Set a pod's status, as the kubelet does."""
         self.api.version += 1
         self.api.objects["pods", name]["metadata"]["resourceVersion"] = str(self.api.version)
         self.api.objects["pods", name]["status"] = {"phase": phase, **status}
@@ -80,7 +80,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """No pods."""
+    """A world without pods."""
     directory = OutsideAuthority(tmp_path / "kubernetes").issue()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(directory / "chain.pem", directory / "key.pem")
@@ -93,7 +93,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     await api.close()
 
 
-async def test_pods_come_when_they_are_wanted_and_are_removed_when_they_have_ended(world: World) -> None:
+async def test_pods_are_created_when_wanted_and_deleted_when_they_have_ended(world: World) -> None:
     provider = world.provider()
     await provider.reconcile()
     assert not world.pods
@@ -116,7 +116,7 @@ async def test_pods_come_when_they_are_wanted_and_are_removed_when_they_have_end
     assert not world.pods
 
 
-async def test_a_quota_is_told_and_waited_for(world: World) -> None:
+async def test_an_exceeded_quota_is_reported_and_retried_after_a_pause(world: World) -> None:
     world.api.pods_quota = 1
     world.wanted = 3
     provider = world.provider()
@@ -132,7 +132,7 @@ async def test_a_quota_is_told_and_waited_for(world: World) -> None:
     assert len(world.pods) == 3
 
 
-async def test_what_keeps_a_pod_is_told(world: World) -> None:
+async def test_the_reason_why_a_pod_does_not_start_is_reported(world: World) -> None:
     world.wanted = 1
     provider = world.provider()
     await provider.reconcile()
@@ -144,7 +144,7 @@ async def test_what_keeps_a_pod_is_told(world: World) -> None:
     assert world.notes[-1] == f'pod {name} does not start: ImagePullBackOff: Back-off pulling image "i"'
 
 
-async def test_a_new_leader_goes_on_with_the_pods_of_the_former_one(world: World) -> None:
+async def test_a_new_leader_continues_with_the_pods_of_the_former_leader(world: World) -> None:
     world.wanted = 2
     await world.provider(1).reconcile()
     before = set(world.pods)
@@ -170,7 +170,7 @@ async def test_a_former_leader_makes_and_deletes_nothing(world: World) -> None:
     assert len(world.pods) == 2
 
 
-async def test_a_late_deletion_hits_no_pod_to_which_something_has_happened(world: World) -> None:
+async def test_a_late_deletion_does_not_delete_a_pod_that_has_changed_since(world: World) -> None:
     world.wanted = 1
     await world.provider().reconcile()
     (seen,) = await world.client.list(selector_of("c"))
@@ -180,7 +180,7 @@ async def test_a_late_deletion_hits_no_pod_to_which_something_has_happened(world
     assert set(world.pods) == {seen.name}
 
 
-async def test_pods_of_others_are_left_alone(world: World) -> None:
+async def test_pods_of_other_owners_and_clusters_are_left_alone(world: World) -> None:
     other = {"metadata": {"name": "other", "labels": {"app": "db"}}, "spec": TEMPLATE["spec"]}
     namesake = {"metadata": {"name": "x", "labels": {"sluice/cluster": "d", "sluice/managed-by": MANAGED_BY}}}
     await world.client.create(other)
@@ -205,14 +205,14 @@ async def test_pods_belong_to_the_controller_of_the_jobmanagers_pod(world: World
     assert pod["metadata"]["ownerReferences"][0]["uid"] == "u1"
 
 
-async def test_more_pods_than_a_page_are_all_seen(world: World) -> None:
+async def test_more_pods_than_fit_into_a_page_are_all_listed(world: World) -> None:
     for number in range(PAGE_PODS + 7):
         labels = {"sluice/cluster": "c", "sluice/managed-by": MANAGED_BY}
         await world.client.create({"metadata": {"name": f"p{number}", "labels": labels}, "spec": TEMPLATE["spec"]})
     assert len(await world.client.list(selector_of("c"))) == PAGE_PODS + 7
 
 
-async def test_an_answer_that_is_lost_makes_no_pod_twice(world: World) -> None:
+async def test_a_lost_answer_to_a_creation_creates_no_second_pod(world: World) -> None:
     world.wanted = 1
     world.api.fate_of_writes = {"pods": "no answer"}
     provider = world.provider()
@@ -224,13 +224,13 @@ async def test_an_answer_that_is_lost_makes_no_pod_twice(world: World) -> None:
 
 
 @pytest.mark.parametrize(("fate", "error"), [("403", PodsRefused), ("429", PodsUnavailable), ("500", PodsUnavailable)])
-async def test_a_refusal_is_told_from_a_server_that_is_busy(fate: str, error: type[Exception], world: World) -> None:
+async def test_a_refusal_is_distinguished_from_a_busy_server(fate: str, error: type[Exception], world: World) -> None:
     world.api.fate = fate
     with pytest.raises(error):
         await world.client.list(selector_of("c"))
 
 
-async def test_the_loop_survives_a_server_that_is_away_and_says_so(world: World) -> None:
+async def test_the_loop_survives_an_unreachable_server_and_reports_it(world: World) -> None:
     world.wanted = 1
     world.api.fate = "no request"
     running = asyncio.create_task(world.provider().run())
@@ -243,7 +243,7 @@ async def test_the_loop_survives_a_server_that_is_away_and_says_so(world: World)
     running.cancel()
 
 
-async def test_settled_pods_are_not_asked_for_each_second(world: World) -> None:
+async def test_settled_pods_are_not_listed_at_every_reconciliation(world: World) -> None:
     asked: list[str] = []
     provider = world.provider()
     listing = world.client.list

@@ -1,4 +1,4 @@
-"""Secrets: encrypted, granted, versioned, and readable after a rotation that was interrupted anywhere."""
+"""Secrets are encrypted, granted, versioned, and readable after a rotation interrupted at any point."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def contents(directory: Path) -> list[bytes]:
     return [path.read_bytes() for path in directory.rglob("*") if path.is_file()]
 
 
-async def test_what_was_put_and_granted_is_given_and_stored_nowhere_in_clear(
+async def test_a_granted_secret_is_readable_and_stored_nowhere_in_clear_text(
     world: SecretWorld, tmp_path: Path
 ) -> None:
     await world.store.put("db-password", VALUE, "root")
@@ -61,7 +61,7 @@ async def test_what_was_put_and_granted_is_given_and_stored_nowhere_in_clear(
     assert not any(key.read_bytes() in each for each in stored if each != key.read_bytes())
 
 
-async def test_a_new_leader_has_them(world: SecretWorld) -> None:
+async def test_a_new_leader_can_read_the_secrets(world: SecretWorld) -> None:
     await world.store.put("db", VALUE, "root")
     await world.store.grant("db", TO_ADA)
     assert await world.read("db", store=world.opened(world.pointers, world.keys)) == VALUE
@@ -78,7 +78,7 @@ async def test_a_new_leader_has_them(world: SecretWorld) -> None:
         (Grant(kind=GranteeKind.JOB, name="b/nightly", owner="a"), Subject("a/b", "nightly")),
     ],
 )
-async def test_who_was_not_granted_it_does_not_get_it(
+async def test_a_subject_without_a_grant_is_refused_as_if_the_secret_did_not_exist(
     world: SecretWorld, grant: Grant | None, subject: Subject
 ) -> None:
     await world.store.put("db", VALUE, "root")
@@ -103,7 +103,7 @@ async def test_who_was_not_granted_it_does_not_get_it(
         Grant(kind=GranteeKind.JOB, name="nightly", owner="ada"),
     ],
 )
-async def test_grants_can_be_taken_back(world: SecretWorld, grant: Grant) -> None:
+async def test_grants_can_be_revoked(world: SecretWorld, grant: Grant) -> None:
     await world.store.put("db", VALUE, "root")
     await world.store.grant("db", grant)
     await world.store.grant("db", grant)
@@ -116,7 +116,7 @@ async def test_grants_can_be_taken_back(world: SecretWorld, grant: Grant) -> Non
         await world.store.revoke("db", grant)
 
 
-async def test_the_newest_version_is_given_or_the_one_that_is_named(world: SecretWorld) -> None:
+async def test_a_reference_gets_the_newest_version_or_the_named_version(world: SecretWorld) -> None:
     await world.store.put("db", b"one", "root")
     await world.store.grant("db", TO_ADA)
     (chosen,) = await world.store.choose([SecretReference(name="db")], ADA)
@@ -133,7 +133,7 @@ async def test_the_newest_version_is_given_or_the_one_that_is_named(world: Secre
         await world.store.remove("db", 7)
 
 
-async def test_few_versions_are_kept_and_numbers_are_used_once(world: SecretWorld) -> None:
+async def test_few_versions_are_kept_and_version_numbers_are_never_reused(world: SecretWorld) -> None:
     for _ in range(MAX_VERSIONS + 3):
         view = await world.store.put("db", VALUE, "root")
     assert [each.number for each in view.versions] == list(range(4, MAX_VERSIONS + 4))
@@ -142,7 +142,7 @@ async def test_few_versions_are_kept_and_numbers_are_used_once(world: SecretWorl
     assert (await world.store.put("db", VALUE, "root")).versions[-1].number == MAX_VERSIONS + 4
 
 
-async def test_what_is_removed_is_gone_and_its_grants_with_it(world: SecretWorld) -> None:
+async def test_removing_a_secret_removes_its_versions_and_grants(world: SecretWorld) -> None:
     await world.store.put("db", VALUE, "root")
     await world.store.grant("db", TO_ADA)
     await world.store.remove("db")
@@ -158,7 +158,7 @@ async def test_what_is_removed_is_gone_and_its_grants_with_it(world: SecretWorld
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "../a", "/etc/passwd", "a\0b", "a b", "-a", "ä", "a" * 65, "a\n"]
 )
-async def test_names_are_plain(world: SecretWorld, name: str) -> None:
+async def test_names_of_secrets_and_files_that_are_not_plain_are_refused(world: SecretWorld, name: str) -> None:
     with pytest.raises(InvalidSecret):
         await world.store.put(name, VALUE, "root")
     with pytest.raises(InvalidSecret):
@@ -170,12 +170,12 @@ async def test_names_are_plain(world: SecretWorld, name: str) -> None:
 @pytest.mark.parametrize(
     "references", [[SecretReference(name="a"), SecretReference(name="b", file="a")], [SecretReference(name="a")] * 33]
 )
-def test_files_of_a_job_are_told_apart(references: list[SecretReference]) -> None:
+def test_secret_references_with_the_same_file_name_are_refused(references: list[SecretReference]) -> None:
     with pytest.raises(InvalidSecret):
         check_secret_references(references)
 
 
-async def test_sizes_and_numbers_are_bounded(world: SecretWorld) -> None:
+async def test_value_sizes_and_numbers_of_grants_are_bounded(world: SecretWorld) -> None:
     for value in (b"", b"x" * (MAX_VALUE_BYTES + 1)):
         with pytest.raises(InvalidSecret):
             await world.store.put("db", value, "root")
@@ -189,7 +189,7 @@ async def test_sizes_and_numbers_are_bounded(world: SecretWorld) -> None:
 @pytest.mark.parametrize(
     "grant", [Grant(kind=GranteeKind.JOB, name="x"), Grant(kind=GranteeKind.USER, name="x", owner="y")]
 )
-async def test_a_job_is_granted_a_secret_only_with_its_owner(world: SecretWorld, grant: Grant) -> None:
+async def test_a_grant_to_a_job_without_its_owner_is_refused(world: SecretWorld, grant: Grant) -> None:
     await world.store.put("db", VALUE, "root")
     with pytest.raises(InvalidSecret, match="owner"):
         await world.store.grant("db", grant)
@@ -198,7 +198,7 @@ async def test_a_job_is_granted_a_secret_only_with_its_owner(world: SecretWorld,
 # --- who may write to the storage --------------------------------------------------------------------------
 
 
-async def test_one_secret_cannot_be_put_in_the_place_of_another(world: SecretWorld) -> None:
+async def test_a_swapped_pointer_never_yields_the_value_of_another_secret(world: SecretWorld) -> None:
     for name, value in (("a", b"value of a"), ("b", b"value of b")):
         await world.store.put(name, value, "root")
         await world.store.grant(name, TO_ADA)
@@ -222,7 +222,7 @@ async def test_one_secret_cannot_be_put_in_the_place_of_another(world: SecretWor
     assert second != first
 
 
-async def test_what_was_changed_or_belongs_to_another_domain_is_not_given(world: SecretWorld) -> None:
+async def test_a_secret_that_was_altered_or_belongs_to_another_trust_domain_is_damaged(world: SecretWorld) -> None:
     await world.store.put("db", VALUE, "root")
     await world.store.grant("db", TO_ADA)
     with pytest.raises(EntryDamaged):
@@ -240,7 +240,7 @@ async def test_what_was_changed_or_belongs_to_another_domain_is_not_given(world:
 # --- keys ---------------------------------------------------------------------------------------------------
 
 
-async def test_without_its_key_nothing_is_given_and_none_is_made_in_its_place(
+async def test_without_its_key_a_secret_is_not_readable_and_no_new_key_is_made(
     world: SecretWorld, tmp_path: Path
 ) -> None:
     await world.store.put("db", VALUE, "root")
@@ -264,7 +264,7 @@ async def test_without_its_key_nothing_is_given_and_none_is_made_in_its_place(
     assert await world.read("db") == VALUE
 
 
-async def test_on_several_machines_keys_are_distributed_and_never_made(tmp_path: Path) -> None:
+async def test_a_store_that_makes_no_keys_uses_distributed_keys_only(tmp_path: Path) -> None:
     world = SecretWorld(tmp_path, makes_keys=False)
     with pytest.raises(SecretKeyMissing, match="new-key"):
         await world.store.put("db", VALUE, "root")
@@ -284,7 +284,7 @@ async def test_on_several_machines_keys_are_distributed_and_never_made(tmp_path:
     assert await world.read("db") == VALUE
 
 
-async def test_a_rotation_wraps_every_version_anew_and_removes_the_old_key(world: SecretWorld) -> None:
+async def test_a_key_rotation_rewraps_every_version_and_removes_the_old_key(world: SecretWorld) -> None:
     for name in ("a", "b"):
         await world.store.put(name, VALUE + b"1", "root")
         await world.store.put(name, VALUE + b"2", "root")
@@ -302,11 +302,11 @@ async def test_a_rotation_wraps_every_version_anew_and_removes_the_old_key(world
 
 
 class Crash(Exception):  # a name for what happens
-    """The process ends here."""
+    """Simulates the end of the process."""
 
 
 class CrashingPointers:
-    """Ends the process before or after one of its writes."""
+    """Pointers that crash the process before or after one of their writes."""
 
     def __init__(self, inner: SimulatedPointers, step: Callable[[], None]) -> None:
         self._inner, self._step = inner, step
@@ -334,7 +334,7 @@ class CrashingPointers:
 
 
 class CrashingKeys(KeyRing):
-    """Likewise, around what it does on disk."""
+    """A key ring that crashes the process before or after one of its changes on disk."""
 
     step: Callable[[], None] = staticmethod(lambda: None)
 
@@ -366,8 +366,8 @@ async def all_readable(world: SecretWorld, names: Iterable[str]) -> None:
         assert await world.read(name) == VALUE + name.encode()
 
 
-async def test_a_rotation_may_be_interrupted_at_each_step(tmp_path: Path) -> None:
-    """Everything stays readable, new secrets can be put, and the next rotation ends as if nothing had happened."""
+async def test_a_key_rotation_may_be_interrupted_at_any_step(tmp_path: Path) -> None:
+    """Every secret stays readable, new secrets can be put, and the next rotation completes as usual."""
     steps = 0
     for count in range(1, 100):
         world = SecretWorld(tmp_path / str(count))
@@ -414,7 +414,7 @@ async def test_a_secret_that_cannot_be_read_keeps_its_key(world: SecretWorld) ->
     assert await world.read("b") == VALUE
 
 
-async def test_who_does_not_lead_any_more_changes_nothing(world: SecretWorld) -> None:
+async def test_a_deposed_leader_cannot_change_secrets(world: SecretWorld) -> None:
     await world.store.put("a", VALUE, "root")
     world.service.pass_time(100.0)
     for change in (world.store.put("a", VALUE, "root"), world.store.grant("a", TO_ADA), world.store.remove("a")):
@@ -422,7 +422,7 @@ async def test_who_does_not_lead_any_more_changes_nothing(world: SecretWorld) ->
             await change
 
 
-def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_key_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "keys").write_bytes(b"")
     with pytest.raises((StoreError, SecretKeyMissing)):
         KeyRing(tmp_path / "keys", makes_keys=True).create()

@@ -1,4 +1,4 @@
-"""A store of secrets over memory."""
+"""An in-memory store of secrets for tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ADA = Subject("ada", "nightly", roles=("submitter",), groups=("data",))
 
 
 class SecretWorld:
-    """A store over memory, with real keys on disk."""
+    """An in-memory secret store with real keys on disk."""
 
     def __init__(self, directory: Path, *, makes_keys: bool = True) -> None:
         self.service = Service(10.0)

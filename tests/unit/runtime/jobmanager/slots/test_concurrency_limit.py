@@ -1,4 +1,4 @@
-"""The bound on what is under way."""
+"""The limit on how much work is in progress at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from sluice.runtime.jobmanager.slots.concurrency_limit import ConcurrencyLimit
 
 
-def test_work_starts_in_order_and_never_more_at_a_time_than_allowed() -> None:
+def test_work_starts_in_order_and_within_the_limit() -> None:
     started: list[int] = []
     at_once = ConcurrencyLimit(2)
 

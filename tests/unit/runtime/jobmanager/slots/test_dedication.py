@@ -28,7 +28,10 @@ NOW = 1000.0
 
 
 class Cluster:
-    """Pods of two slots and one for a driver, each for one job; those called ``new-…`` are this leader's."""
+    """Pods with two executor slots and one driver slot, each pod for one job.
+
+    Pods named ``new-…`` were started by the current leader.
+    """
 
     def __init__(self, *names: str) -> None:
         numbers = itertools.count(1)
@@ -40,7 +43,7 @@ class Cluster:
             self.register(name)
 
     def register(self, name: str, *held: SlotStatus, expected: tuple[str, ...] = ()) -> None:
-        """A pod connects."""
+        """Register a pod as a TaskManager."""
         self.slots.register(
             TaskManagerRegistration(
                 name=name, host="h", slots=SLOTS, profile=SIZE, python="p", version="0", driver_slots=1,
@@ -50,20 +53,20 @@ class Cluster:
         )  # fmt: skip
 
     def wants(self, job: str, executors: int = 1, drivers: int = 1) -> list[tuple[str, str]]:
-        """A job wants these; returns what is given, as TaskManager and job."""
+        """Let a job require slots; return what is granted, as pairs of TaskManager and job."""
         self.jobs.add(job)
         for kind, count in ((SlotKind.DRIVER, drivers), (SlotKind.EXECUTOR, executors)):
             self.slots.require(SlotRequirement(job, (SlotCount(SIZE, count),), "m", b"t", kind=kind))
         return [(each.taskmanager, each.request.job_id) for each in self.slots.decide()]
 
     def ends(self, job: str) -> None:
-        """A job is over and its slots are free."""
+        """End a job and free its slots."""
         self.jobs.discard(job)
         for release in self.slots.release_job(job):
             self.slots.freed(release.allocation_id)
 
     def provided(self, now: float = NOW) -> Provided:
-        """As the ResourceManager asks."""
+        """Decide what to provide, as the ResourceManager does."""
         dedicated = self.slots.dedicated_demands(LIMITS, self.jobs.__contains__)
         return self.provision.decide(self.slots.demands(LIMITS), now, dedicated)
 
@@ -83,7 +86,7 @@ def test_a_job_fills_its_own_taskmanagers_before_it_takes_others() -> None:
     assert {name for name, _ in cluster.wants("one", executors=3)} == {"new-2"}
 
 
-def test_as_many_are_wanted_as_the_jobs_need_each_for_itself() -> None:
+def test_each_job_needs_taskmanagers_of_its_own_up_to_the_limit() -> None:
     cluster = Cluster()
     cluster.wants("one", executors=1)
     cluster.wants("two", executors=3)
@@ -92,7 +95,7 @@ def test_as_many_are_wanted_as_the_jobs_need_each_for_itself() -> None:
     assert cluster.provided().wanted == 4, "as many as there may be"
 
 
-def test_the_taskmanager_of_a_job_that_is_over_goes_and_serves_nobody_else() -> None:
+def test_a_taskmanager_of_an_ended_job_is_drained_and_serves_no_other_job() -> None:
     cluster = Cluster("new-1")
     cluster.wants("one")
     cluster.ends("one")
@@ -101,7 +104,7 @@ def test_the_taskmanager_of_a_job_that_is_over_goes_and_serves_nobody_else() -> 
     assert cluster.provided(NOW + RELEASED_SECONDS) == Provided(1, ("new-1",))
 
 
-def test_a_job_that_starts_again_finds_its_own() -> None:
+def test_a_restarted_job_gets_its_own_taskmanager_again() -> None:
     cluster = Cluster("new-1")
     cluster.wants("one")
     for kind in SlotKind:
@@ -113,7 +116,7 @@ def test_a_job_that_starts_again_finds_its_own() -> None:
     assert {name for name, _ in cluster.wants("one")} == {"new-1"}
 
 
-def test_one_of_an_earlier_leader_serves_the_job_that_it_holds_slots_of_and_no_other() -> None:
+def test_a_taskmanager_of_an_earlier_leader_serves_only_the_job_whose_slots_it_holds() -> None:
     cluster = Cluster()
     held = SlotStatus(slot=0, state=SlotState.ACTIVE, allocation_id="x", job_id="one", profile=SIZE)
     cluster.register("old-1", held, expected=("one",))
@@ -121,14 +124,14 @@ def test_one_of_an_earlier_leader_serves_the_job_that_it_holds_slots_of_and_no_o
     assert {name for name, _ in cluster.wants("one", executors=2)} == {"old-1"}
 
 
-def test_one_of_an_earlier_leader_that_holds_nothing_may_have_been_used_and_goes() -> None:
+def test_a_taskmanager_of_an_earlier_leader_that_holds_no_slots_is_drained_unused() -> None:
     cluster = Cluster("old-1")
     assert cluster.wants("one") == []
     assert cluster.provided().wanted == 2
     assert cluster.provided(NOW + RELEASED_SECONDS) == Provided(1, ("old-1",))
 
 
-def test_one_that_connects_again_is_not_taken_for_new() -> None:
+def test_a_taskmanager_that_registers_again_is_not_taken_for_a_new_taskmanager() -> None:
     cluster = Cluster("new-1")
     cluster.wants("one")
     cluster.ends("one")

@@ -1,4 +1,4 @@
-"""Queues share the cluster: whose turn it is, limits, and a simulation of whole clusters."""
+"""Queues share the cluster: whose turn it is, limits, and simulations of whole clusters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def claim(
 def granted(
     settings: SchedulingConfig, claims: list[JobClaim], free: int, *, cluster: int = 0, per_user: int = 0
 ) -> dict[str, int]:
-    """Who gets how many of the free slots of a cluster."""
+    """Return how many of a cluster's free slots each job is granted."""
     capacity = SMALL.multiplied(cluster or free + sum(sum(each.held.values()) for each in claims))
     shares, given = FairShares(settings, capacity, claims, per_user), Counter[str]()
     while given.total() < free and (ask := shares.next()) is not None:
@@ -49,7 +49,7 @@ def granted(
 THREE_TO_ONE = config(QueueConfig(name="a", weight=3), QueueConfig(name="b"))
 
 
-def test_slots_go_by_weights_whoever_came_first() -> None:
+def test_slots_are_shared_by_weights_whichever_queue_came_first() -> None:
     claims = [claim("b", "b", 100), claim("a", "a", 100)]
     assert granted(THREE_TO_ONE, claims, 40) == {"a": 30, "b": 10}
 
@@ -58,11 +58,11 @@ def test_a_queue_that_wants_less_leaves_the_rest_to_others() -> None:
     assert granted(THREE_TO_ONE, [claim("b", "b", 100), claim("a", "a", 2)], 40) == {"a": 2, "b": 38}
 
 
-def test_what_is_held_counts() -> None:
+def test_slots_that_a_queue_already_holds_count_towards_its_share() -> None:
     assert granted(THREE_TO_ONE, [claim("b", "b", 100), claim("a", "a", 100, held=30)], 10) == {"b": 10}
 
 
-def test_what_is_guaranteed_comes_before_weights() -> None:
+def test_guaranteed_shares_come_before_weights() -> None:
     queues = config(QueueConfig(name="a", weight=9), QueueConfig(name="b", guaranteed=0.5))
     assert granted(queues, [claim("a", "a", 100), claim("b", "b", 100)], 10) == {"a": 5, "b": 5}
 
@@ -72,7 +72,7 @@ def test_a_maximum_holds_even_if_slots_stay_free_but_one_slot_is_always_possible
     assert granted(queues, [claim("a", "a", 100), claim("b", "b", 100)], 10) == {"a": 5, "b": 1}
 
 
-def test_shares_are_of_the_scarcer_resource() -> None:
+def test_shares_are_computed_from_the_dominant_resource() -> None:
     """The example of the paper on dominant resource fairness (Ghodsi et al., NSDI 2011, section 4.1), ten times."""
     queues = config(QueueConfig(name="cores"), QueueConfig(name="memory"))
     cores, memory = SlotProfile(cores=3, memory_mb=1), SlotProfile(cores=1, memory_mb=4)
@@ -92,7 +92,7 @@ def test_shares_are_of_the_scarcer_resource() -> None:
     assert given == {"one": 20, "two": 30}
 
 
-def test_in_a_queue_priority_comes_first_then_users_take_turns_then_the_earlier_job() -> None:
+def test_within_a_queue_priority_decides_then_users_take_turns_then_earlier_jobs_come_first() -> None:
     queues = config(QueueConfig(name="a", max_priority=5))
     jobs = [
         claim("flood-1", "a", 9, owner="eve"),
@@ -103,13 +103,13 @@ def test_in_a_queue_priority_comes_first_then_users_take_turns_then_the_earlier_
     assert granted(queues, jobs, 8) == {"urgent": 2, "flood-1": 3, "modest": 3}
 
 
-def test_a_priority_beyond_what_the_queue_allows_now_counts_for_no_more() -> None:
+def test_a_priority_above_the_maximum_of_the_queue_is_capped() -> None:
     queues = config(QueueConfig(name="a"))
     jobs = [claim("first", "a", 3, owner="ann"), claim("second", "a", 3, owner="ann", priority=100)]
     assert granted(queues, jobs, 3) == {"first": 3}
 
 
-def test_jobs_of_queues_that_are_gone_share_one() -> None:
+def test_jobs_of_removed_queues_share_one_queue() -> None:
     jobs = [claim("one", "gone", 100), claim("two", "", 100), claim("three", "b", 100)]
     assert granted(config(QueueConfig(name="b")), jobs, 8) == {"one": 2, "two": 2, "three": 4}
     assert OTHERS.max_priority == 0
@@ -125,7 +125,9 @@ def test_jobs_of_queues_that_are_gone_share_one() -> None:
         (QueueConfig(name="a"), {}, 2, {"one": 2, "two": 2}),
     ],
 )
-def test_limits(queue: QueueConfig, limits: dict[str, int], per_user: int, expected: dict[str, int]) -> None:
+def test_limits_of_queues_users_and_groups_bound_grants_and_demand(
+    queue: QueueConfig, limits: dict[str, int], per_user: int, expected: dict[str, int]
+) -> None:
     claims = [claim(each, "a", 9, groups=("interns",)) for each in ("one", "two")]
     both = config(queue, max_slots_per_group=limits)
     assert granted(both, claims, 10, per_user=per_user) == expected
@@ -146,7 +148,7 @@ def test_an_obstacle_names_the_limit() -> None:
     assert why == "its jobs hold 50% of the cluster, and may have 50%"
 
 
-def test_what_fits_nowhere_does_not_hold_up_smaller_slots_of_the_same_job() -> None:
+def test_a_slot_that_fits_nowhere_does_not_block_smaller_slots_of_the_same_job() -> None:
     job = JobClaim("one", "x", queue="a", lacking=((LARGE, 1), (SMALL, 1)))
     shares = FairShares(config(QueueConfig(name="a")), LARGE, [job])
     ask = shares.next()
@@ -177,7 +179,7 @@ class SimulatedJob:
 
 @dataclass
 class Cluster:
-    """Slots that are given and become free; each job holds a slot for as long as its task lasts."""
+    """A simulated cluster that grants and frees slots. A job holds a slot until its task ends."""
 
     config: SchedulingConfig
     slots: int
@@ -218,7 +220,7 @@ WEIGHTS = st.lists(st.integers(1, 8), min_size=2, max_size=5)
 def test_saturated_queues_have_shares_within_five_percent_of_their_weights(
     weights: list[int], lasts: int, data: st.DataObject
 ) -> None:
-    """Tasks of different lengths, users and jobs in different numbers: what counts are the weights alone."""
+    """Shares depend only on the weights, not on the task lengths or on the numbers of users and jobs."""
     queues = config(*(QueueConfig(name=f"q{i}", weight=weight) for i, weight in enumerate(weights)))
     jobs = {}
     for i in range(len(weights)):
@@ -237,7 +239,7 @@ def test_saturated_queues_have_shares_within_five_percent_of_their_weights(
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.data())
-def test_nobody_starves_and_no_slot_is_idle_while_somebody_allowed_waits(data: st.DataObject) -> None:
+def test_no_job_starves_and_no_slot_is_idle_while_an_eligible_job_waits(data: st.DataObject) -> None:
     names = [f"q{i}" for i in range(data.draw(st.integers(1, 4), label="queues"))]
     guarantees = data.draw(st.sampled_from([0.0, 0.1, 0.25]))
     queues = config(

@@ -1,4 +1,4 @@
-"""Slots are taken from jobs for others: from whom, for whom, how many, and what never happens."""
+"""Preemption: from which jobs slots are taken, for which jobs, how many, and what never happens."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def choose(
     config: SchedulingConfig = QUEUES,
     size: int = 0,
 ) -> list[Preemption]:
-    """What is taken in a cluster in which slots are dealt to TaskManagers in turn."""
+    """Return the preemptions in a cluster whose slots are dealt to the TaskManagers in turn."""
     claims = list(claims)
     held = [each.job_id for each in claims for _ in range(each.held.get(SMALL, 0))]
     slots = [HeldSlot(f"{job_id}-{i}", job_id, f"tm-{i % taskmanagers}", SMALL) for i, job_id in enumerate(held)]
@@ -67,13 +67,13 @@ def losses(found: Iterable[Preemption]) -> dict[str, int]:
     return lost
 
 
-def test_a_queue_gets_what_it_is_guaranteed_and_no_more() -> None:
+def test_preemption_gives_a_queue_its_guarantee_and_no_more() -> None:
     found = choose([job("b", "spare", holds=10), job("a", "sure", lacks=10)])
     assert losses(found) == {"b": 5}
     assert {(each.beneficiary, each.reason) for each in found} == {("a", BELOW_GUARANTEE)}
 
 
-def test_no_more_is_taken_than_is_lacking() -> None:
+def test_no_more_slots_are_taken_than_are_lacking() -> None:
     assert losses(choose([job("b", "spare", holds=10), job("a", "sure", lacks=2)])) == {"b": 2}
 
 
@@ -82,12 +82,12 @@ def test_the_latest_slots_are_taken_first() -> None:
     assert [each.allocation_id for each in only.victims] == ["b-3"]
 
 
-def test_nobody_loses_anything_for_weights_alone() -> None:
+def test_weights_alone_preempt_no_slots() -> None:
     queues = SchedulingConfig(queues=(QueueConfig(name="a", weight=100), QueueConfig(name="b")))
     assert choose([job("b", "b", holds=10), job("a", "a", lacks=10)], config=queues) == []
 
 
-def test_a_queue_keeps_what_it_is_guaranteed_itself() -> None:
+def test_a_queue_keeps_its_own_guaranteed_slots() -> None:
     claims = [job("b", "also-sure", holds=6), job("c", "spare", holds=2), job("a", "sure", lacks=8)]
     assert losses(choose(claims)) == {"b": 4}  # its share is the largest
     claims = [job("b", "also-sure", holds=2), job("c", "spare", holds=6), job("a", "sure", lacks=8)]
@@ -96,13 +96,13 @@ def test_a_queue_keeps_what_it_is_guaranteed_itself() -> None:
     assert choose(claims) == []
 
 
-def test_a_guarantee_of_less_than_a_slot_is_worth_one() -> None:
+def test_a_guarantee_of_less_than_a_slot_counts_as_one_slot() -> None:
     queues = SchedulingConfig(queues=(QueueConfig(name="a", guaranteed=0.1), QueueConfig(name="b")))
     claims = [job("b", "b", holds=4), job("a", "a", lacks=4)]
     assert losses(choose(claims, config=queues)) == {"b": 1}
 
 
-def test_higher_priority_takes_from_lower_priority_in_its_queue_only() -> None:
+def test_higher_priority_preempts_lower_priority_in_the_same_queue_only() -> None:
     claims = [
         job("other", "sure", holds=5),
         job("low", "spare", holds=2),
@@ -115,7 +115,7 @@ def test_higher_priority_takes_from_lower_priority_in_its_queue_only() -> None:
     assert {each.reason for each in found} == {HIGHER_PRIORITY}
 
 
-def test_a_priority_beyond_what_the_queue_allows_takes_nothing() -> None:
+def test_a_priority_above_the_maximum_of_the_queue_preempts_nothing() -> None:
     queues = SchedulingConfig(queues=(QueueConfig(name="a"), QueueConfig(name="b", max_priority=1)))
     claims = [job("low", "a", holds=4), job("high", "a", lacks=4, priority=9)]
     assert choose(claims, config=queues) == []
@@ -128,7 +128,7 @@ def test_a_job_loses_its_last_slot_only_when_all_others_have_one() -> None:
     assert losses(choose([*claims, job("a", "sure", lacks=9)])) == {"b3": 1, "b2": 1}  # the latest ones
 
 
-def test_in_a_queue_lower_priorities_and_users_with_most_lose_first() -> None:
+def test_within_a_queue_jobs_of_low_priority_and_users_with_most_slots_lose_first() -> None:
     claims = [
         job("modest", "spare", holds=2, owner="ann"),
         job("flood-1", "spare", holds=3, owner="eve"),
@@ -139,7 +139,7 @@ def test_in_a_queue_lower_priorities_and_users_with_most_lose_first() -> None:
     assert losses(choose(claims)) == {"flood-2": 2, "flood-1": 2}
 
 
-def test_one_large_slot_takes_the_fewest_small_ones_on_one_taskmanager() -> None:
+def test_a_large_slot_preempts_the_fewest_small_slots_on_one_taskmanager() -> None:
     claims = [job("b", "spare", holds=8), job("a", "sure", lacks=1, size=LARGE)]
     (found,) = choose(claims, taskmanagers=2, size=8)
     assert len(found.victims) == 3
@@ -148,7 +148,7 @@ def test_one_large_slot_takes_the_fewest_small_ones_on_one_taskmanager() -> None
     assert len(found.victims) == 2
 
 
-def test_a_slot_that_fits_nowhere_takes_nothing() -> None:
+def test_a_slot_that_fits_nowhere_preempts_nothing() -> None:
     huge = SlotProfile(cores=99, memory_mb=1)
     assert choose([job("b", "spare", holds=8), job("a", "sure", lacks=1, size=huge)]) == []
 
@@ -160,23 +160,23 @@ def test_a_taskmanager_that_refused_the_job_is_left_alone() -> None:
     assert choose(claims, avoids=[("a", "tm-0")]) == []
 
 
-def test_what_is_free_is_used_first() -> None:
+def test_free_slots_are_used_before_any_slot_is_preempted() -> None:
     assert choose([job("b", "spare", holds=4), job("a", "sure", lacks=4)], free=SMALL, size=5) == []
 
 
-def test_limits_hold_for_those_who_would_benefit() -> None:
+def test_preemption_respects_the_limits_of_the_benefiting_queue() -> None:
     queues = SchedulingConfig(queues=(QueueConfig(name="a", guaranteed=1, max_slots=1), QueueConfig(name="b")))
     assert losses(choose([job("b", "b", holds=4), job("a", "a", lacks=4)], config=queues)) == {"b": 1}
 
 
-def test_a_round_is_bounded() -> None:
+def test_the_number_of_slots_preempted_per_round_is_bounded() -> None:
     queues = SchedulingConfig(queues=(QueueConfig(name="a", guaranteed=1), QueueConfig(name="b")))
     assert losses(choose([job("b", "b", holds=500), job("a", "a", lacks=500)], config=queues)) == {
         "b": MAX_SLOTS_PER_ROUND
     }
 
 
-def test_nobody_keeps_others_from_their_turn_by_asking_for_what_cannot_be_had() -> None:
+def test_requests_that_cannot_be_met_do_not_keep_other_jobs_from_their_turn() -> None:
     odd = tuple((SlotProfile(cores=1, memory_mb=100_000 + i), 1) for i in range(100))
     many = [JobClaim(f"odd-{i}", f"eve-{i % 3}", (), "sure", 9, odd) for i in range(30)]
     found = choose([job("b", "spare", holds=8), *many, job("a", "sure", lacks=2)])
@@ -190,7 +190,7 @@ def test_a_taskmanager_that_refuses_one_job_is_still_used_for_others() -> None:
     assert [each.beneficiary for each in found] == ["a2"]
 
 
-def test_slots_could_be_taken_only_for_those_with_a_promise() -> None:
+def test_only_jobs_below_their_guarantee_or_of_higher_priority_are_claimants() -> None:
     claims = [
         job("low", "spare", holds=4),
         job("idle", "spare", lacks=4),
@@ -204,7 +204,7 @@ def test_slots_could_be_taken_only_for_those_with_a_promise() -> None:
 
 
 @pytest.mark.parametrize("priority", [0, 9])
-def test_jobs_of_queues_that_are_gone_have_neither_guarantee_nor_priority(priority: int) -> None:
+def test_jobs_of_removed_queues_have_neither_guarantee_nor_priority(priority: int) -> None:
     claims = [job("old", "gone", holds=4), job("new", "gone", lacks=4, priority=priority)]
     assert choose(claims) == []
     assert losses(choose([*claims, job("a", "sure", lacks=4)])) == {"old": 2}

@@ -15,12 +15,12 @@ NOW = 1000.0
 
 
 def provision(least: int = 0, most: int = 3) -> Provision:
-    """One whose TaskManagers have two default slots and go after ten seconds."""
+    """Return a provision whose TaskManagers have two default slots and leave after ten idle seconds."""
     return Provision(ProvisionLimits(least, most, 10.0, TASKMANAGER))
 
 
 def manager(*names: str) -> SlotManager:
-    """One with these TaskManagers."""
+    """Return a slot manager with the named TaskManagers registered."""
     numbers = itertools.count(1)
     slots = SlotManager(lambda: f"alloc-{next(numbers)}")
     for name in names:
@@ -29,17 +29,17 @@ def manager(*names: str) -> SlotManager:
 
 
 def wants(slots: SlotManager, count: int, profile: SlotProfile = SLOT) -> None:
-    """A job wants slots and gets what there is."""
+    """Let a job require slots, and grant what is free."""
     slots.require(SlotRequirement("job", (SlotCount(profile, count),), "jobmaster/job", b"t"))
     slots.decide()
 
 
 def decide(what: Provision, slots: SlotManager, now: float = NOW) -> Provided:
-    """As the ResourceManager asks."""
+    """Decide what to provide, as the ResourceManager does."""
     return what.decide([Demand(slots.taskmanagers, slots.unmet(), TASKMANAGER)], now)
 
 
-def test_as_many_as_are_lacking_within_the_bounds() -> None:
+def test_as_many_taskmanagers_are_wanted_as_slots_require_within_the_bounds() -> None:
     slots = manager()
     assert decide(provision(), slots) == Provided(0, ())
     assert decide(provision(least=1), slots) == Provided(1, ())
@@ -49,19 +49,19 @@ def test_as_many_as_are_lacking_within_the_bounds() -> None:
     assert decide(provision(), slots) == Provided(3, (), full=True)
 
 
-def test_asking_again_while_they_start_asks_for_no_more() -> None:
+def test_no_more_taskmanagers_are_wanted_while_the_wanted_ones_start() -> None:
     slots = manager("taskmanager-1")
     wants(slots, 5)
     assert [decide(provision(), slots).wanted for _ in range(3)] == [3, 3, 3]
 
 
-def test_what_would_not_fit_into_one_starts_none() -> None:
+def test_a_slot_that_fits_into_no_taskmanager_starts_none() -> None:
     slots = manager()
     wants(slots, 1, SlotProfile(cores=64, memory_mb=512))
     assert decide(provision(), slots) == Provided(0, ())
 
 
-def test_idle_ones_go_after_a_while_but_never_below_the_least() -> None:
+def test_idle_taskmanagers_are_drained_after_a_while_down_to_the_minimum() -> None:
     slots = manager("taskmanager-1", "taskmanager-2", "taskmanager-10")
     some = provision(least=1)
     assert decide(some, slots) == Provided(3, ())
@@ -69,7 +69,7 @@ def test_idle_ones_go_after_a_while_but_never_below_the_least() -> None:
     assert decide(some, slots, NOW + 10) == Provided(1, ("taskmanager-10", "taskmanager-2"))
 
 
-def test_one_that_was_used_in_between_is_not_idle() -> None:
+def test_a_taskmanager_that_was_used_in_between_is_idle_only_from_then_on() -> None:
     slots = manager("taskmanager-1")
     one = provision()
     decide(one, slots)
@@ -81,7 +81,7 @@ def test_one_that_was_used_in_between_is_not_idle() -> None:
     assert decide(one, slots, NOW + 31) == Provided(0, ("taskmanager-1",))
 
 
-def test_those_that_drain_do_not_count() -> None:
+def test_draining_taskmanagers_do_not_count_as_provided() -> None:
     slots = manager("taskmanager-1", "taskmanager-2")
     slots.drain("taskmanager-1")
     wants(slots, 4)

@@ -1,4 +1,4 @@
-"""What is shown of queues: numbers, positions, what jobs wait for, and until when."""
+"""What users see of queues: numbers, positions, what jobs wait for, and until when."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUEUES = SchedulingConfig(
 
 @pytest.fixture
 def slots() -> SlotManager:
-    """Four slots on one TaskManager."""
+    """Return a slot manager with four slots on one TaskManager."""
     numbers = itertools.count(1)
     manager = SlotManager(lambda: f"alloc-{next(numbers)}", scheduling=QUEUES)
     manager.register("tm-1", "h", 4, SMALL)
@@ -43,7 +43,7 @@ def require(
     priority: int = 0,
     ready: bool = True,
 ) -> None:
-    """State what a job wants; what it gets becomes active."""
+    """Require slots for a job; slots that are granted become active."""
     wanted = (SlotCount(SMALL, count),)
     slots.require(
         SlotRequirement(job_id, wanted, "jobmaster", b"", owner or job_id, queue=queue, priority=priority, ready=ready)
@@ -64,7 +64,7 @@ def require(
 
 
 def seen(slots: SlotManager) -> dict[str, QueueView]:
-    """By name; times in milliseconds."""
+    """Return the views of the queues by name, with times in milliseconds."""
     return {each.name: each for each in queue_views(slots, {"spare": 7}, lambda at: int(at * 1000))}
 
 
@@ -76,7 +76,7 @@ def test_without_jobs_queues_are_empty(slots: SlotManager) -> None:
     ]
 
 
-def test_numbers_and_positions(slots: SlotManager) -> None:
+def test_a_queue_view_has_its_numbers_and_the_positions_of_its_jobs(slots: SlotManager) -> None:
     require(slots, "early", "spare", 3)
     require(slots, "old", "gone", 2)
     require(slots, "late", "spare", 2)
@@ -122,7 +122,7 @@ def test_the_next_slot_is_expected_when_executors_make_room_and_not_before(slots
     assert (loser.slots, loser.lacking, loser.expected_by) == (2, 2, None)
 
 
-def test_nothing_is_taken_for_a_job_that_could_not_use_it_yet(slots: SlotManager) -> None:
+def test_no_slot_is_preempted_for_a_job_that_is_not_ready(slots: SlotManager) -> None:
     require(slots, "early", "spare", 4)
     require(slots, "a", "sure", 1, ready=False)
     for now in (100.0, 200.0):

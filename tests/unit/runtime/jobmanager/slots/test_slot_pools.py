@@ -60,7 +60,7 @@ def test_a_lost_taskmanager_loses_slots_of_both_kinds() -> None:
     assert [each.job_id for each in slots.lost("tm-1")] == ["one", "one"]
 
 
-def test_what_a_drained_taskmanager_runs_of_drivers_is_waited_for() -> None:
+def test_draining_a_taskmanager_waits_for_its_driver_to_end() -> None:
     slots = pools("tm-1", "tm-2")
     slots.require(requirement("one", SlotKind.DRIVER))
     (given,) = slots.decide()

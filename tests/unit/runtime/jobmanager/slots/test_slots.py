@@ -1,4 +1,4 @@
-"""The ResourceManager's slots: decisions, reports, losses, and a model that checks them against each other."""
+"""The ResourceManager's slots: decisions, reports, losses, and a model that compares both sides."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ONE, TWO, THREE = "a" * 32, "b" * 32, "c" * 32
 
 
 def manager(placement: Placement = Placement.SPREAD, most: int = 0) -> SlotManager:
-    """One with predictable allocation ids."""
+    """Return a slot manager with predictable allocation ids."""
     numbers = itertools.count(1)
     return SlotManager(lambda: f"alloc-{next(numbers)}", placement=placement, max_slots_per_user=most)
 
@@ -66,7 +66,7 @@ def report(*statuses: tuple[SlotState, str]) -> SlotReport:
     )
 
 
-def test_what_a_taskmanager_has_held_since_an_earlier_leader_is_admitted() -> None:
+def test_slots_that_a_taskmanager_holds_since_an_earlier_leader_are_admitted() -> None:
     slots = manager()
     slots.register("tm-1", "h", 3, SMALL)
     held = report((SlotState.ACTIVE, "old-1"), (SlotState.RELEASING, "old-2"), (SlotState.ALLOCATED, "old-3"))
@@ -146,8 +146,8 @@ def test_a_refused_slot_is_left_alone_until_its_taskmanager_reports_it_free() ->
     assert len(slots.decide()) == 1
 
 
-def test_what_a_taskmanager_refuses_one_job_another_may_have_at_once() -> None:
-    """And the refused one asks less and less often, until it gets one."""
+def test_a_slot_refused_to_one_job_is_offered_to_another_job_at_once() -> None:
+    """The refused job is tried less and less often until it gets a slot."""
     slots = manager()
     slots.register("tm-1", "h", 2, SMALL)
     slots.require(wants(ONE, 10_000, SlotProfile(cores=1, memory_mb=100)))
@@ -169,7 +169,7 @@ def test_what_a_taskmanager_refuses_one_job_another_may_have_at_once() -> None:
     assert (reserve.request.job_id, reserve.request.profile) == (TWO, SMALL)
 
 
-def test_a_job_that_was_refused_and_then_is_not_is_refused_for_the_first_time_again() -> None:
+def test_the_refusal_backoff_of_a_job_is_reset_once_it_gets_a_slot() -> None:
     slots = manager()
     slots.register("tm-1", "h", 1, SMALL)
     slots.require(wants(ONE, 1))
@@ -215,7 +215,9 @@ HOSTILE = [SlotProfile(cores=cores, memory_mb=memory_mb) for cores, memory_mb in
 @pytest.mark.parametrize("hostile", HOSTILE, ids=str)
 @pytest.mark.parametrize("count", [1, 10_000, 2**63])
 @pytest.mark.parametrize("quota", [0, 2])
-def test_whatever_one_driver_wants_a_neighbours_job_gets_its_slot(hostile: SlotProfile, count: int, quota: int) -> None:
+def test_another_job_gets_its_slot_whatever_hostile_size_a_driver_requires(
+    hostile: SlotProfile, count: int, quota: int
+) -> None:
     """With real slot tables in the TaskManagers' place, over several heartbeats."""
     slots = manager(most=quota)
     tables = {f"tm-{number}": SlotTable(2, SMALL) for number in (1, 2)}
@@ -250,7 +252,7 @@ def test_whatever_one_driver_wants_a_neighbours_job_gets_its_slot(hostile: SlotP
     assert slots.reasons().pending(TWO) == ""
 
 
-def test_a_lost_taskmanager_costs_its_jobs_their_slots_and_they_get_others() -> None:
+def test_jobs_lose_their_slots_on_a_lost_taskmanager_and_get_others() -> None:
     slots = manager()
     slots.register("tm-1", "h", 2, SMALL)
     slots.require(wants(ONE, 2))
@@ -269,7 +271,7 @@ def test_a_taskmanager_that_registers_again_has_lost_what_it_held() -> None:
     assert states(slots) == [SlotState.FREE]
 
 
-def test_a_released_slot_is_given_away_only_when_it_is_confirmed_free() -> None:
+def test_a_released_slot_is_reassigned_only_once_it_is_confirmed_free() -> None:
     slots = manager()
     slots.register("tm-1", "h", 1, SMALL)
     slots.require(wants(ONE, 1))
@@ -283,7 +285,7 @@ def test_a_released_slot_is_given_away_only_when_it_is_confirmed_free() -> None:
     assert [each.request.job_id for each in slots.decide()] == [TWO]
 
 
-def test_what_nobody_knows_is_released() -> None:
+def test_an_unknown_allocation_is_released() -> None:
     slots = manager()
     slots.register("tm-1", "h", 1, SMALL)
     assert slots.report("tm-1", report((SlotState.ACTIVE, "stranger"))) == [Release("tm-1", "stranger")]
@@ -292,7 +294,7 @@ def test_what_nobody_knows_is_released() -> None:
     assert states(slots) == [SlotState.FREE]
 
 
-def test_a_report_that_crossed_the_request_does_not_cost_the_slot() -> None:
+def test_a_report_that_crosses_the_request_does_not_free_the_slot() -> None:
     slots = manager()
     slots.register("tm-1", "h", 1, SMALL)
     slots.require(wants(ONE, 1))
@@ -303,7 +305,7 @@ def test_a_report_that_crossed_the_request_does_not_cost_the_slot() -> None:
     assert states(slots) == [SlotState.ACTIVE]
 
 
-def test_a_slot_that_its_taskmanager_gave_up_is_told_to_the_job() -> None:
+def test_a_slot_that_its_taskmanager_gave_up_is_reported_as_lost_to_the_job() -> None:
     slots = manager()
     slots.register("tm-1", "h", 1, SMALL)
     slots.require(wants(ONE, 1))
@@ -313,7 +315,7 @@ def test_a_slot_that_its_taskmanager_gave_up_is_told_to_the_job() -> None:
     assert len(slots.decide()) == 1
 
 
-def test_a_release_that_got_lost_is_repeated_with_the_next_report() -> None:
+def test_a_lost_release_is_repeated_after_the_next_report() -> None:
     slots = manager()
     slots.register("tm-1", "h", 1, SMALL)
     slots.require(wants(ONE, 1))
@@ -333,7 +335,7 @@ def test_a_report_of_a_slot_that_is_not_there_is_ignored(index: int) -> None:
     assert slots.report("nobody", strange) == []
 
 
-def test_a_slot_of_another_size_is_carved_out_of_what_is_free() -> None:
+def test_a_slot_of_another_size_is_carved_out_of_the_free_resources() -> None:
     slots = manager()
     slots.register("tm-1", "h", 4, SMALL)
     slots.require(wants(ONE, 1, MEDIUM))
@@ -346,7 +348,7 @@ def test_a_slot_of_another_size_is_carved_out_of_what_is_free() -> None:
     assert slots.reasons().pending(TWO) == "2 of 4 slots: all fitting slots are in use"
 
 
-def test_a_carved_slot_is_gone_when_it_is_freed_and_its_resources_are_back() -> None:
+def test_a_carved_slot_that_is_freed_is_removed_and_its_resources_are_free_again() -> None:
     slots = manager()
     slots.register("tm-1", "h", 2, SMALL)
     slots.require(wants(ONE, 1, MEDIUM))
@@ -371,7 +373,7 @@ def test_a_taskmanager_may_offer_more_than_its_default_slots_have() -> None:
     ]
 
 
-def test_a_report_without_a_carved_slot_says_that_it_is_gone() -> None:
+def test_a_carved_slot_that_is_missing_from_a_report_is_lost() -> None:
     slots = manager()
     slots.register("tm-1", "h", 2, SMALL)
     slots.require(wants(ONE, 1, MEDIUM))
@@ -381,7 +383,7 @@ def test_a_report_without_a_carved_slot_says_that_it_is_gone() -> None:
     assert slots.report("tm-1", table.report()) == [AllocationLost(ONE, reserve.request.allocation_id)]
 
 
-def test_an_unknown_carved_slot_is_released_and_takes_its_resources_until_then() -> None:
+def test_an_unknown_carved_slot_is_released_and_occupies_its_resources_until_then() -> None:
     slots = manager()
     slots.register("tm-1", "h", 2, SMALL)
     table = SlotTable(2, SMALL)
@@ -421,7 +423,7 @@ def test_small_requests_of_later_jobs_do_not_starve_a_large_one() -> None:
     assert first.free_total == SlotProfile(cores=0, memory_mb=0)
 
 
-def test_one_user_gets_no_more_slots_than_the_limit_and_others_get_theirs() -> None:
+def test_a_user_gets_no_more_slots_than_the_limit_and_other_users_get_theirs() -> None:
     slots = manager(most=3)
     slots.register("tm-1", "h", 8, SMALL)
     slots.require(wants(ONE, 2, owner="ann"))
@@ -431,7 +433,7 @@ def test_one_user_gets_no_more_slots_than_the_limit_and_others_get_theirs() -> N
     assert slots.reasons().pending(TWO) == "1 of 4 slots: the jobs of ann hold the 3 slots that one user may have"
 
 
-def test_what_cannot_be_had_at_all_keeps_nothing_from_others() -> None:
+def test_a_request_that_can_never_be_met_keeps_no_slots_from_other_jobs() -> None:
     slots = manager()
     slots.register("tm-1", "h", 2, SMALL)
     slots.require(wants(ONE, 1, LARGE))
@@ -439,7 +441,7 @@ def test_what_cannot_be_had_at_all_keeps_nothing_from_others() -> None:
     assert [each.request.job_id for each in slots.decide()] == [TWO, TWO]
 
 
-def test_a_taskmanager_that_is_drained_gets_no_slots_and_its_jobs_get_others_first() -> None:
+def test_jobs_get_replacement_slots_before_a_drained_taskmanager_is_empty() -> None:
     slots = manager()
     slots.register("tm-1", "h", 1, SMALL)
     slots.require(wants(ONE, 1))
@@ -456,7 +458,7 @@ def test_a_taskmanager_that_is_drained_gets_no_slots_and_its_jobs_get_others_fir
     assert not slots.drained("tm-2")
 
 
-def test_a_job_that_ends_gives_back_what_it_has_on_a_drained_taskmanager_too() -> None:
+def test_an_ended_job_also_releases_its_slots_on_a_drained_taskmanager() -> None:
     slots = manager()
     slots.register("tm-1", "h", 2, SMALL)
     slots.require(wants(ONE, 2))
@@ -481,7 +483,7 @@ SIZES = st.sampled_from([SMALL, MEDIUM, LARGE])
 
 
 class SlotModel(RuleBasedStateMachine):
-    """SlotManager and real SlotTables, joined by messages that are delivered late, or get lost."""
+    """A model of a SlotManager and real SlotTables whose messages arrive late or get lost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -495,7 +497,7 @@ class SlotModel(RuleBasedStateMachine):
 
     @initialize(placement=st.sampled_from(list(Placement)), most=st.sampled_from([0, 3]))
     def one_taskmanager(self, placement: Placement, most: int) -> None:
-        """Start with something to allocate."""
+        """Start with one TaskManager, so that there is something to allocate."""
         self.most = most
         self.slots = manager(placement, most)
         self.register("tm-1", 2)
@@ -507,7 +509,7 @@ class SlotModel(RuleBasedStateMachine):
         besides=st.sampled_from([None, SMALL, LARGE]),
     )
     def register(self, name: str, count: int, profile: SlotProfile = SMALL, besides: SlotProfile | None = None) -> None:
-        """A TaskManager (re-)registers with empty slots; messages to its earlier life are void."""
+        """Register a TaskManager, perhaps again, with empty slots; messages to its earlier life are void."""
         total = None if besides is None else profile.multiplied(count).plus(besides)
         self.slots.register(name, "h", count, profile, total)
         self.tables[name] = SlotTable(count, profile, total)
@@ -516,7 +518,7 @@ class SlotModel(RuleBasedStateMachine):
     @precondition(lambda self: self.tables)
     @rule(data=st.data(), draining=st.booleans())
     def drain(self, data: st.DataObject, draining: bool) -> None:
-        """A TaskManager is taken out of service, or back; it may hear of that later."""
+        """Take a TaskManager out of service or back into it."""
         name = data.draw(st.sampled_from(sorted(self.tables)))
         for allocations in self.slots.drain(name, draining=draining).values():
             self.moved |= set(allocations)
@@ -525,20 +527,20 @@ class SlotModel(RuleBasedStateMachine):
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
     def lose(self, data: st.DataObject) -> None:
-        """A TaskManager dies."""
+        """Lose a TaskManager."""
         name = data.draw(st.sampled_from(sorted(self.tables)))
         self.slots.lost(name)
         del self.tables[name]
         self.drop(name)
 
     def drop(self, name: str) -> None:
-        """Nothing that was on its way to ``name`` arrives."""
+        """Drop all messages on their way to ``name``."""
         self.requests = [each for each in self.requests if each.taskmanager != name]
         self.releases = [each for each in self.releases if each.taskmanager != name]
 
     @rule(job=st.sampled_from([ONE, TWO, THREE]), wanted=st.dictionaries(SIZES, st.integers(0, 4), max_size=2))
     def require(self, job: str, wanted: dict[SlotProfile, int]) -> None:
-        """A job states its totals, and may change its mind."""
+        """State the total slots that a job wants; this may change its earlier totals."""
         if not any(wanted.values()):
             self.jobs.pop(job, None)
         elif job in self.jobs:
@@ -550,7 +552,10 @@ class SlotModel(RuleBasedStateMachine):
 
     @rule()
     def decide(self) -> None:
-        """The ResourceManager acts: it gives what a search through everything would give, and no more."""
+        """Let the ResourceManager decide.
+
+        It grants what an exhaustive search would grant, and no more.
+        """
         before = Counter((each.job_id, each.profile) for each in self.held())
         of_users = Counter(OWNERS[each.job_id] for each in self.held() if each.job_id in self.jobs)
         room = {each.name: free_of(each) for each in self.slots.taskmanagers if not each.draining}
@@ -578,7 +583,7 @@ class SlotModel(RuleBasedStateMachine):
             kept |= {name for name, owner in self.slots._kept.items() if owner == job}
 
     def held(self) -> list[Slot]:
-        """The slots that count for a job."""
+        """Return the slots that count for a job."""
         return [
             slot
             for each in self.slots.taskmanagers
@@ -588,13 +593,13 @@ class SlotModel(RuleBasedStateMachine):
 
     @property
     def counted(self) -> set[str]:
-        """What counts as held: all that is allocated but what was on a TaskManager when that was drained."""
+        """The allocations that count as held: all except those on a TaskManager when it was drained."""
         return {each for job in (ONE, TWO, THREE) for each in self.slots._jobs.held(job).allocations}
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), lost=st.booleans())
     def deliver_request(self, data: st.DataObject, lost: bool) -> None:
-        """A reservation arrives, or it times out (then it may still have arrived)."""
+        """Deliver a reservation, or let it time out (it may still have arrived)."""
         reserve = self.requests.pop(data.draw(st.integers(0, len(self.requests) - 1)))
         allocation = reserve.request.allocation_id
         try:
@@ -610,14 +615,14 @@ class SlotModel(RuleBasedStateMachine):
 
     @rule(job=st.sampled_from([ONE, TWO, THREE]))
     def end_job(self, job: str) -> None:
-        """A job is over."""
+        """End a job and release its slots."""
         self.jobs.pop(job, None)
         self.releases += self.slots.release_job(job)
 
     @precondition(lambda self: self.releases)
     @rule(data=st.data(), lost=st.booleans())
     def deliver_release(self, data: st.DataObject, lost: bool) -> None:
-        """A release arrives, or gets lost."""
+        """Deliver a release, or lose it."""
         release = self.releases.pop(data.draw(st.integers(0, len(self.releases) - 1)))
         if not lost and not any(each.request.allocation_id == release.allocation_id for each in self.requests):
             self.tables[release.taskmanager].freed(release.allocation_id)
@@ -626,7 +631,7 @@ class SlotModel(RuleBasedStateMachine):
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
     def heartbeat(self, data: st.DataObject) -> None:
-        """A TaskManager reports."""
+        """Let a TaskManager report its slots."""
         name = data.draw(st.sampled_from(sorted(self.tables)))
         for action in self.slots.report(name, self.tables[name].report()):
             if isinstance(action, Release):
@@ -634,7 +639,7 @@ class SlotModel(RuleBasedStateMachine):
 
     @invariant()
     def no_job_holds_more_than_it_was_ever_given(self) -> None:
-        """Allocation ids are unique, and a job that is over holds none."""
+        """Each allocation id is unique, and every slot in use has an allocation and a job."""
         held = [s for each in self.slots.taskmanagers for s in each.slots.values() if s.state is not SlotState.FREE]
         allocations = [slot.allocation_id for slot in held]
         assert len(set(allocations)) == len(allocations)
@@ -642,7 +647,7 @@ class SlotModel(RuleBasedStateMachine):
 
     @invariant()
     def free_means_free(self) -> None:
-        """A free slot carries nothing over from its last holder, and a carved one is not free but doubted."""
+        """A free slot keeps nothing of its last holder, and a carved slot is never a usable one."""
         for each in self.slots.taskmanagers:
             for index, slot in each.slots.items():
                 assert index == slot.index
@@ -652,7 +657,7 @@ class SlotModel(RuleBasedStateMachine):
 
     @invariant()
     def what_is_known_by_index_is_what_a_search_finds(self) -> None:
-        """Decisions look into indexes, which every change of a slot has to keep."""
+        """The indexes used for decisions always match what a full search finds."""
         with_room = {each.name: free_of(each) for each in self.slots.taskmanagers if not each.draining}
         with_room = {name: free for name, free in with_room.items() if free.cores and free.memory_mb}
         assert self.slots._capacity.sizes() == with_room
@@ -676,7 +681,7 @@ class SlotModel(RuleBasedStateMachine):
             assert held.allocations == {each for each, moved in allocated.items() if not moved}
 
     def teardown(self) -> None:
-        """When messages arrive again, records and TaskManagers agree, and no free slot is withheld."""
+        """Check that records and TaskManagers agree once messages arrive again, with no free slot withheld."""
         for rounds in range(MAX_REPORTS + 4):
             if rounds >= 4 and not self.requests and not self.slots._refusals:
                 break
@@ -702,7 +707,7 @@ class SlotModel(RuleBasedStateMachine):
 
 
 def free_of(taskmanager: TaskManagerSlots) -> SlotProfile:
-    """What is free there, counted without any index."""
+    """Return the free capacity of a TaskManager, computed without any index."""
     free = taskmanager.total
     for slot in taskmanager.slots.values():
         free = free if slot.state is SlotState.FREE else free.less(slot.profile)
@@ -714,7 +719,7 @@ TestSlotModel = SlotModel.TestCase
 
 
 def request(slot: int, allocation: str, job: str = ONE, profile: SlotProfile = SMALL) -> SlotRequest:
-    """A reservation as the ResourceManager sends it."""
+    """Return a reservation as the ResourceManager sends it."""
     return SlotRequest(
         slot=slot,
         allocation_id=allocation,
@@ -725,7 +730,7 @@ def request(slot: int, allocation: str, job: str = ONE, profile: SlotProfile = S
     )
 
 
-def test_a_taken_slot_cannot_be_reserved_and_the_same_request_twice_is_one() -> None:
+def test_a_taken_slot_cannot_be_reserved_and_a_repeated_request_is_idempotent() -> None:
     table = SlotTable(1, SMALL)
     assert table.reserve(request(0, "a"))
     assert not table.reserve(request(0, "a"))
@@ -740,7 +745,7 @@ def test_a_taken_slot_cannot_be_reserved_and_the_same_request_twice_is_one() -> 
     assert table.reserve(request(0, "b"))
 
 
-def test_a_taskmanager_carves_only_what_it_has() -> None:
+def test_a_taskmanager_carves_no_slot_beyond_its_resources() -> None:
     table = SlotTable(2, SMALL, SlotProfile(cores=3, memory_mb=2048))
     assert table.reserve(request(9, "a", profile=MEDIUM))
     with pytest.raises(SlotNotAvailable, match="cannot be carved"):
@@ -766,7 +771,7 @@ QUEUES = SchedulingConfig(
 
 
 def sharing() -> SlotManager:
-    """One whose slots two queues share."""
+    """Return a slot manager whose slots are shared by two queues."""
     numbers = itertools.count(1)
     return SlotManager(lambda: f"alloc-{next(numbers)}", scheduling=QUEUES)
 
@@ -776,7 +781,7 @@ def in_queue(job_id: str, queue: str, count: int, *, owner: str = "", profile: S
     return msgspec.structs.replace(wants(job_id, count, profile, owner=owner), queue=queue)
 
 
-def test_queues_share_by_their_weights_whoever_came_first() -> None:
+def test_queues_share_slots_by_weights_whichever_job_came_first() -> None:
     slots = sharing()
     slots.register("tm-1", "h", 8, SMALL)
     slots.require(in_queue(ONE, "b", 8, owner="bob"))
@@ -801,7 +806,7 @@ def test_a_queue_at_its_maximum_leaves_slots_free() -> None:
     assert slots.reasons().pending(ONE).endswith("queue b: its jobs hold 50% of the cluster, and may have 50%")
 
 
-def test_slots_that_a_new_leader_finds_count_for_their_queue() -> None:
+def test_slots_that_a_new_leader_finds_in_use_count_for_their_queue() -> None:
     slots = sharing()
     slots.register("tm-1", "h", 4, SMALL)
     slots.admit("tm-1", report(*((SlotState.ACTIVE, f"old-{i}") for i in range(2))).slots)
@@ -812,7 +817,7 @@ def test_slots_that_a_new_leader_finds_count_for_their_queue() -> None:
 
 
 def test_a_large_slot_of_a_queue_does_not_starve() -> None:
-    """The TaskManager that comes nearest is kept for it, as without queues."""
+    """The TaskManager that is nearest to holding the large slot is kept for it, as without queues."""
     slots = sharing()
     slots.register("tm-1", "h", 0, SMALL, SlotProfile(cores=4, memory_mb=8192))
     slots.require(in_queue(ONE, "a", 1))
@@ -834,10 +839,10 @@ def test_a_large_slot_of_a_queue_does_not_starve() -> None:
     st.integers(1, 8),
     st.integers(0, 3),
 )
-def test_one_job_per_user_in_one_queue_gets_what_it_gets_without_queues(
+def test_a_single_job_in_a_queue_gets_the_same_slots_as_without_queues(
     wishes: list[tuple[str, int, str]], size: int, most: int
 ) -> None:
-    """A single job decides nothing about sharing: how many slots it gets is the same, and on which TaskManagers."""
+    """Sharing does not matter for a single job: it gets as many slots, on the same TaskManagers."""
     numbers = itertools.count(1)
     queue = SchedulingConfig(queues=(QueueConfig(name="a"),))
     plain = manager(most=most)

@@ -1,4 +1,4 @@
-"""Completed checkpoints: the last one counts, a damaged one gives way to the one before, and few are kept."""
+"""Completed checkpoints: the last one counts, a damaged one is skipped, and only a few are kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ JOB = "1" * 32
 
 
 class World:
-    """A store over memory, and its parts."""
+    """An in-memory store and its parts."""
 
     def __init__(self) -> None:
         self.service = Service(10.0)
@@ -25,11 +25,11 @@ class World:
 
 @pytest.fixture
 def world() -> World:
-    """No checkpoint was completed yet."""
+    """A store without any completed checkpoint."""
     return World()
 
 
-async def test_the_last_one_counts_and_few_are_kept(world: World) -> None:
+async def test_the_last_checkpoint_is_the_latest_and_few_are_kept(world: World) -> None:
     assert await world.store.latest(JOB) is None
     for number in range(1, 8):
         await world.store.add(JOB, number, b"state %d" % number)
@@ -38,7 +38,9 @@ async def test_the_last_one_counts_and_few_are_kept(world: World) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"other", None])
-async def test_a_damaged_one_gives_way_to_the_one_before(world: World, damage: bytes | None) -> None:
+async def test_the_previous_checkpoint_is_used_if_the_latest_is_missing_or_damaged(
+    world: World, damage: bytes | None
+) -> None:
     await world.store.add(JOB, 1, b"one")
     await world.store.add(JOB, 2, b"two")
     name = next(each for each in world.storage.entries if "checkpoint-2-" in each)
@@ -48,7 +50,7 @@ async def test_a_damaged_one_gives_way_to_the_one_before(world: World, damage: b
     assert await world.store.latest(JOB) == (1, b"one")
 
 
-async def test_numbers_go_upwards_and_sizes_are_bounded(world: World) -> None:
+async def test_checkpoint_numbers_must_increase_and_sizes_are_bounded(world: World) -> None:
     await world.store.add(JOB, 5, b"x")
     for number in (5, 4):
         with pytest.raises(HaError, match="upwards"):
@@ -58,7 +60,7 @@ async def test_numbers_go_upwards_and_sizes_are_bounded(world: World) -> None:
     assert await world.store.latest(JOB) == (5, b"x")
 
 
-async def test_who_does_not_lead_any_more_records_nothing(world: World) -> None:
+async def test_a_deposed_leader_records_no_checkpoint(world: World) -> None:
     await world.store.add(JOB, 1, b"one")
     del world.service.sessions[world.latch]
     with pytest.raises(LeadershipLost):
@@ -66,7 +68,7 @@ async def test_who_does_not_lead_any_more_records_nothing(world: World) -> None:
     assert await world.store.latest(JOB) == (1, b"one")
 
 
-async def test_a_damaged_pointer_is_said_so(world: World) -> None:
+async def test_a_damaged_pointer_raises_entry_damaged(world: World) -> None:
     world.service.pointers["checkpoints", JOB] = Pointer(b"{", 0)
     with pytest.raises(EntryDamaged):
         await world.store.latest(JOB)

@@ -1,4 +1,4 @@
-"""What the next leader is told of a job's past: kept, bounded, and never a reason not to run the job."""
+"""The job history for the next leader: kept, bounded, and never a reason not to run the job."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ HISTORY_OF_TWO = JobHistory(
 
 
 class World:
-    """Stores over memory."""
+    """In-memory stores of histories and jobs."""
 
     def __init__(self) -> None:
         service = Service(10.0)
@@ -77,11 +77,11 @@ class World:
 
 @pytest.fixture
 def world() -> World:
-    """Nothing was written yet."""
+    """Empty stores."""
     return World()
 
 
-async def test_the_latest_is_read_and_only_that_is_kept(world: World) -> None:
+async def test_only_the_latest_history_of_a_job_is_kept_and_read(world: World) -> None:
     assert await world.store.get(ONE) == JobHistory()
     await world.store.put(ONE, JobHistory())
     await world.store.put(ONE, HISTORY_OF_TWO)
@@ -90,7 +90,7 @@ async def test_the_latest_is_read_and_only_that_is_kept(world: World) -> None:
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"{", b'{"attempts":3}'], ids=["gone", "empty", "cut", "other"])
-async def test_one_that_cannot_be_read_begins_anew(world: World, damage: bytes | None) -> None:
+async def test_a_job_history_that_cannot_be_read_begins_empty(world: World, damage: bytes | None) -> None:
     await world.store.put(ONE, HISTORY_OF_TWO)
     (name,) = world.storage.entries
     if damage is None:
@@ -109,7 +109,7 @@ async def test_a_damaged_pointer_is_replaced(world: World) -> None:
     assert await world.store.get(ONE) == HISTORY_OF_TWO
 
 
-async def test_it_goes_with_the_job(world: World) -> None:
+async def test_the_history_is_removed_with_its_job(world: World) -> None:
     await world.jobs.accept(ONE, SUBMISSION, 0, lambda _: Path("blob"))
     keeper = HistoryKeeper(world.store)
     await keeper.keep(ONE, HISTORY_OF_TWO)
@@ -122,7 +122,7 @@ async def test_it_goes_with_the_job(world: World) -> None:
     assert [name for name in world.storage.entries if "history" in name] == []
 
 
-async def test_a_history_whose_job_has_no_pointer_is_told_of_and_kept(world: World) -> None:
+async def test_a_history_whose_job_has_no_pointer_is_reported_as_damage_and_kept(world: World) -> None:
     await world.store.put(ONE, HISTORY_OF_TWO)
     entries = dict(world.storage.entries)
     found = await world.jobs.recover()
@@ -131,7 +131,7 @@ async def test_a_history_whose_job_has_no_pointer_is_told_of_and_kept(world: Wor
     assert world.storage.entries == entries
 
 
-async def test_writes_of_one_job_follow_each_other_and_the_latest_stays(world: World) -> None:
+async def test_concurrent_writes_of_one_job_are_serialized_and_the_latest_is_kept(world: World) -> None:
     keeper = HistoryKeeper(world.store)
     each = [JobHistory(restarts=RestartMemory(failures=number)) for number in range(20)]
     await asyncio.gather(*(keeper.keep(ONE, history) for history in each))
@@ -139,7 +139,7 @@ async def test_writes_of_one_job_follow_each_other_and_the_latest_stays(world: W
     assert len(world.storage.entries) == 1
 
 
-async def test_a_storage_that_is_away_is_told_of_and_what_comes_later_is_written(world: World) -> None:
+async def test_an_unavailable_storage_raises_an_error_and_later_writes_succeed(world: World) -> None:
     class Away(HistoryStore):
         away = True
 
@@ -157,7 +157,7 @@ async def test_a_storage_that_is_away_is_told_of_and_what_comes_later_is_written
     assert await world.store.get(ONE) == HISTORY_OF_TWO
 
 
-def test_too_much_of_it_loses_its_earliest_tracebacks_first() -> None:
+def test_a_history_that_is_too_large_loses_its_earliest_tracebacks_first() -> None:
     long = msgspec.structs.replace(ENTRY, traceback="é" * (MAX_HISTORY_BYTES // 16))
     many = JobHistory(exceptions=(long,) * 32, restarts=RestartMemory(failures=7))
     kept = msgspec.json.decode(encoded(many), type=JobHistory)
@@ -167,7 +167,7 @@ def test_too_much_of_it_loses_its_earliest_tracebacks_first() -> None:
     assert (kept.exceptions[0].traceback, kept.exceptions[-1].traceback) == ("", long.traceback)
 
 
-def test_the_next_leader_shows_what_was() -> None:
+def test_the_next_leader_shows_the_earlier_attempts_exceptions_and_executors() -> None:
     job = AcceptedJob(
         job_id=ONE, name="p.py", owner="alice", accepted_at=1, cancelled=False, submission=SUBMISSION,
         attempt=Attempt(number=2, epoch=1, origin="here"),
@@ -180,7 +180,7 @@ def test_the_next_leader_shows_what_was() -> None:
     assert (HistoryLog.of(record).processes, HistoryLog.of(record).processes_dropped) == (HISTORY_OF_TWO.processes, 4)
 
 
-def test_an_attempt_that_was_begun_and_never_told_of_is_lost_too() -> None:
+def test_an_attempt_that_began_but_is_not_in_the_history_is_lost_too() -> None:
     job = AcceptedJob(
         job_id=ONE, name="p.py", owner="alice", accepted_at=1, cancelled=False, submission=SUBMISSION,
         attempt=Attempt(number=3, epoch=1, origin="here"),

@@ -1,4 +1,4 @@
-"""The job store with damaged entries, storages that are away, and leaders that are not."""
+"""The job store with damaged entries, unavailable storage, and leaders that lost their leadership."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUBMISSION = JobSubmission(name="p.py", owner="alice", pipeline=BlobRef(sha256="
 
 
 class World:
-    """A store over memory, and its parts."""
+    """An in-memory job store and its parts."""
 
     def __init__(self) -> None:
         self.service = Service(10.0)
@@ -34,18 +34,18 @@ class World:
         self.store = JobStore(self.pointers, self.storage, epoch=1, origin="here")
 
     async def accept(self, *job_ids: str) -> None:
-        """Accept these."""
+        """Accept the given jobs."""
         for number, job_id in enumerate(job_ids):
             await self.store.accept(job_id, SUBMISSION, number, lambda _: Path("blob"))
 
     async def end(self, job_id: str) -> None:
-        """Give it a result."""
+        """Store a result for the job."""
         detail = accepted_detail(job_id, SUBMISSION, 1)
         ended = msgspec.structs.replace(detail, state=JobState.FINISHED, end_time=2)
         await self.store.put_result(JobRecord(submission=SUBMISSION, detail=ended))
 
     def spoil(self, prefix: str, data: bytes | None) -> None:
-        """Replace the entries whose names begin so; None: remove them."""
+        """Replace the entries whose names start with ``prefix``; None removes them."""
         for name in [each for each in self.storage.entries if each.startswith(prefix)]:
             del self.storage.entries[name]
             if data is not None:
@@ -54,7 +54,7 @@ class World:
 
 @pytest.fixture
 def world() -> World:
-    """Nothing was accepted yet."""
+    """A store without any accepted job."""
     return World()
 
 
@@ -70,7 +70,7 @@ async def test_a_damaged_submission_harms_its_own_job_alone(world: World, damage
     assert (shown.name, shown.owner, shown.state) == ("p.py", "alice", JobState.RECONCILING)
 
 
-async def test_a_damaged_pointer_is_left_alone_and_named(world: World) -> None:
+async def test_a_damaged_pointer_is_left_in_place_and_reported(world: World) -> None:
     await world.accept(ONE, TWO)
     world.service.pointers["jobs", ONE] = Pointer(b"{", 0)
     found = await world.store.recover()
@@ -99,7 +99,7 @@ async def test_a_job_with_a_damaged_result_does_not_run_again(world: World, part
         assert "damaged" in detail.failure.error
 
 
-async def test_a_storage_that_is_away_is_no_damage(world: World) -> None:
+async def test_an_unavailable_storage_is_not_treated_as_damage(world: World) -> None:
     await world.accept(ONE)
     world.storage.away = True
     with pytest.raises(StorageUnavailable):
@@ -122,7 +122,7 @@ async def test_a_cancelled_job_stays_cancelled(world: World) -> None:
     assert [job.cancelled for job in (await world.store.recover()).accepted] == [True, False]
 
 
-async def test_attempts_are_counted_and_their_end_is_noted(world: World) -> None:
+async def test_attempts_are_counted_and_their_end_is_recorded(world: World) -> None:
     await world.accept(ONE)
     begun = [await world.store.begin_attempt(ONE) for _ in range(3)]
     assert [each.number for each in begun] == [1, 2, 3]
@@ -141,7 +141,7 @@ async def test_attempts_are_counted_and_their_end_is_noted(world: World) -> None
     assert not job.attempt.running
 
 
-async def test_only_the_first_result_counts_and_nothing_is_left_of_a_job_that_is_forgotten(world: World) -> None:
+async def test_only_the_first_result_counts_and_nothing_is_left_of_a_forgotten_job(world: World) -> None:
     await world.accept(ONE)
     await world.end(ONE)
     await world.end(ONE)
@@ -181,7 +181,7 @@ async def test_an_acceptance_that_was_interrupted_is_undone_by_the_next_leader(w
     assert not any(TWO in name for name in (*world.storage.entries, *(name for _, name in world.service.pointers)))
 
 
-async def test_a_withdrawn_job_was_never_accepted(world: World) -> None:
+async def test_a_withdrawn_job_is_not_recovered_and_leaves_no_entries(world: World) -> None:
     await world.accept(ONE, TWO)
     for _ in range(2):
         await world.store.withdraw(TWO)
@@ -189,7 +189,7 @@ async def test_a_withdrawn_job_was_never_accepted(world: World) -> None:
     assert not any(TWO in name for name in world.storage.entries)
 
 
-async def test_a_storage_that_bears_a_mark_is_never_taken_for_new(world: World) -> None:
+async def test_a_storage_with_an_identity_is_never_taken_for_new_without_its_pointers(world: World) -> None:
     await check_storage(world.pointers, world.storage)
     await world.accept(ONE)
     entries = dict(world.storage.entries)
@@ -201,9 +201,7 @@ async def test_a_storage_that_bears_a_mark_is_never_taken_for_new(world: World) 
 
 
 @pytest.mark.parametrize("marked", [False, True])
-async def test_a_leader_that_ended_while_it_marked_the_storage_keeps_nobody_from_leading(
-    world: World, marked: bool
-) -> None:
+async def test_the_next_leader_completes_the_interrupted_marking_of_a_storage(world: World, marked: bool) -> None:
     world.storage.away = True
     with pytest.raises(StorageUnavailable):
         await check_storage(world.pointers, world.storage)
@@ -217,7 +215,7 @@ async def test_a_leader_that_ended_while_it_marked_the_storage_keeps_nobody_from
         await check_storage(world.pointers, MemoryStorage())
 
 
-async def test_a_storage_with_the_mark_of_another_cluster_is_not_marked_anew(world: World) -> None:
+async def test_a_storage_with_the_identity_of_another_cluster_is_refused(world: World) -> None:
     await world.pointers.create("meta", "storage", b"new:00ff")
     world.storage.entries["identity"] = b"another"
     with pytest.raises(StorageUnavailable, match="not the one"):
@@ -228,11 +226,11 @@ async def test_a_storage_with_the_mark_of_another_cluster_is_not_marked_anew(wor
 
 
 async def lead(root: Path) -> Leadership:
-    """A term below ``root``."""
+    """Win an election in ``root`` and return the leadership."""
     return await EmbeddedElection(root).elect(lambda: None)
 
 
-async def test_nothing_is_written_after_a_term(tmp_path: Path) -> None:
+async def test_a_former_leader_cannot_write_after_its_term(tmp_path: Path) -> None:
     first = await lead(tmp_path)
     await first.pointers.create("jobs", "a", b"1")
     await first.resign()
@@ -252,7 +250,7 @@ async def test_nothing_is_written_after_a_term(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"version":0,"value":"eA==","sha256":"0"}'])
-async def test_a_damaged_pointer_file_is_an_error_of_its_own(tmp_path: Path, content: bytes) -> None:
+async def test_a_damaged_pointer_file_raises_entry_damaged(tmp_path: Path, content: bytes) -> None:
     leadership = await lead(tmp_path)
     await leadership.pointers.create("jobs", "a", b"1")
     (tmp_path / "pointers" / "jobs" / "a").write_bytes(content)
@@ -261,7 +259,7 @@ async def test_a_damaged_pointer_file_is_an_error_of_its_own(tmp_path: Path, con
     await leadership.resign()
 
 
-async def test_a_damaged_epoch_is_no_reason_not_to_lead(tmp_path: Path) -> None:
+async def test_a_damaged_epoch_does_not_prevent_leading(tmp_path: Path) -> None:
     await (await lead(tmp_path)).resign()
     (tmp_path / "epoch").write_bytes(b"not a number")
     leadership = await lead(tmp_path)
@@ -269,7 +267,7 @@ async def test_a_damaged_epoch_is_no_reason_not_to_lead(tmp_path: Path) -> None:
     await leadership.resign()
 
 
-def test_a_full_or_missing_place_is_unavailable(tmp_path: Path) -> None:
+def test_a_storage_below_a_file_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageUnavailable):
         LocalStorage(tmp_path / "file" / "below")

@@ -1,4 +1,7 @@
-"""REST and assertions: who asks is believed from one signed, fresh, unused assertion for this very request alone."""
+"""REST and assertions.
+
+A caller is believed only with a signed, fresh, unused assertion for this very request.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def verifier(home: Home, clock: Callable[[], float] = time.time) -> AssertionVer
     return AssertionVerifier(AssertionKeys(assertion_keys_file(home)).keys, AUDIENCES, clock=clock)
 
 
-def test_a_good_assertion_says_who_asks(home: Home, gateway: AssertingGateway) -> None:
+def test_a_valid_assertion_identifies_the_caller(home: Home, gateway: AssertingGateway) -> None:
     text = gateway.assertion("GET", PATH, "ada", "viewer", "admin")
     who = verifier(home).verify([text], method="GET", target=PATH)
     assert (who.name, who.principal.roles, who.principal.method) == ("ada", ("viewer", "admin"), "token")
@@ -97,7 +100,7 @@ def test_a_good_assertion_says_who_asks(home: Home, gateway: AssertingGateway) -
         pytest.param({"aud": "sluice", "all": " "}, "", False, None, id="access token for nothing"),
     ],
 )
-def test_what_was_granted_is_what_is_done(  # noqa: PLR0917  # two fixtures and a row of the table
+def test_only_the_granted_operation_is_allowed_for_the_granted_owners(  # noqa: PLR0917  # two fixtures and a row of the table
     home: Home,
     gateway: AssertingGateway,
     claims: dict[str, Any],
@@ -105,7 +108,7 @@ def test_what_was_granted_is_what_is_done(  # noqa: PLR0917  # two fixtures and 
     changes: bool,
     any_owner: bool | None,
 ) -> None:
-    """``any_owner`` None: it is refused."""
+    """``any_owner`` is None if the operation is refused."""
     text = gateway.forged(gateway.assertion("GET", PATH), **claims)
     who = verifier(home).verify([text], method="GET", target=PATH)
     if any_owner is None:
@@ -125,7 +128,10 @@ def public_pem(gateway: AssertingGateway) -> bytes:
 
 
 def hmac_with_the_public_key(gateway: AssertingGateway, text: str) -> str:
-    """Key confusion: the public key taken for a shared secret. PyJWT refuses to make such a token, an attacker does."""
+    """Return a token that uses the public key as a shared secret (key confusion).
+
+    PyJWT refuses to make such a token; an attacker does not.
+    """
     header = base64.urlsafe_b64encode(
         b'{"alg":"HS256","typ":"JWT","kid":"%s"}' % gateway.keys.signing(time.time()).kid.encode()
     ).rstrip(b"=")
@@ -173,7 +179,7 @@ def test_a_hostile_assertion_is_refused(home: Home, gateway: AssertingGateway, c
 
 
 @pytest.mark.parametrize("header", ["jku", "jwk", "x5u", "crit"])
-def test_a_token_that_says_where_its_key_is_is_refused(home: Home, gateway: AssertingGateway, header: str) -> None:
+def test_an_assertion_with_a_key_location_header_is_refused(home: Home, gateway: AssertingGateway, header: str) -> None:
     key = gateway.keys.signing(time.time())
     claims = jwt.decode(gateway.assertion("GET", PATH), options={"verify_signature": False})
     text = jwt.encode(claims, key.private, algorithm="ES256", headers={"kid": key.kid, header: ["x"]})
@@ -181,7 +187,7 @@ def test_a_token_that_says_where_its_key_is_is_refused(home: Home, gateway: Asse
         verifier(home).verify([text], method="GET", target=PATH)
 
 
-def test_an_assertion_is_good_once_and_alone(home: Home, gateway: AssertingGateway) -> None:
+def test_an_assertion_is_accepted_only_once_and_only_alone(home: Home, gateway: AssertingGateway) -> None:
     checking, text = verifier(home), gateway.assertion("GET", PATH)
     with pytest.raises(AssertionRefused, match="2 assertions"):
         checking.verify([text, text], method="GET", target=PATH)
@@ -193,7 +199,7 @@ def test_an_assertion_is_good_once_and_alone(home: Home, gateway: AssertingGatew
             checking.verify([again], method="GET", target=PATH)
 
 
-def test_an_access_token_is_taken_until_it_expires(home: Home, gateway: AssertingGateway) -> None:
+def test_an_access_token_is_accepted_repeatedly_until_it_expires(home: Home, gateway: AssertingGateway) -> None:
     made = seconds()
     text = gateway.forged(
         gateway.assertion("GET", PATH), aud="sluice", all="jobs.list", own="jobs.read", iat=made, exp=made + 300
@@ -209,7 +215,7 @@ def test_an_access_token_is_taken_until_it_expires(home: Home, gateway: Assertin
         checking.verify([text], method="GET", target=PATH)
 
 
-def test_ids_that_had_to_be_forgotten_count_as_used() -> None:
+def test_assertion_ids_that_had_to_be_forgotten_count_as_used() -> None:
     used = UsedIds(limit=2)
     assert used.use("a", issued_at=10, expires_at=70, now=10)
     assert used.use("b", issued_at=11, expires_at=71, now=11)
@@ -220,7 +226,7 @@ def test_ids_that_had_to_be_forgotten_count_as_used() -> None:
     assert used.use("d", issued_at=100, expires_at=160, now=100)
 
 
-def test_keys_rotate_without_refusing_anything(home: Home) -> None:
+def test_a_key_rotation_refuses_no_valid_assertion(home: Home) -> None:
     gateway = AssertingGateway(home)
     checking = AssertionVerifier(AssertionKeys(assertion_keys_file(home)).keys, AUDIENCES)
     first = gateway.keys.signing(time.time()).kid
@@ -243,7 +249,9 @@ def test_keys_rotate_without_refusing_anything(home: Home) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"keys":[{"kty":"oct","kid":"a","k":"c2VjcmV0"}]}'])
-def test_without_readable_keys_nobody_is_believed(home: Home, gateway: AssertingGateway, damage: bytes) -> None:
+def test_assertions_are_refused_while_the_keys_are_unreadable(
+    home: Home, gateway: AssertingGateway, damage: bytes
+) -> None:
     checking, text = verifier(home), gateway.assertion("GET", PATH)
     assertion_keys_file(home).write_bytes(damage)
     with pytest.raises(AssertionRefused):
@@ -255,7 +263,7 @@ def test_without_readable_keys_nobody_is_believed(home: Home, gateway: Asserting
         checking.verify([gateway.assertion("GET", PATH)], method="GET", target=PATH)
 
 
-def test_a_key_set_has_public_p256_keys_alone(gateway: AssertingGateway) -> None:
+def test_a_key_set_with_anything_but_public_p256_keys_is_refused(gateway: AssertingGateway) -> None:
     good = gateway.keys.signing(time.time()).jwk()
     wrong: list[list[dict[str, Any]]] = [
         [{**good, "d": good["x"]}],
@@ -294,7 +302,9 @@ async def rest(home: Home, gateway: AssertingGateway, tmp_path: Path) -> AsyncIt
 @pytest.mark.parametrize(
     "path", ["/v1/jobs", "/v1/health/", "/v1/health/x", "//v1/health", "/v1//health", "/v1/x/../health", "/nothing"]
 )
-async def test_without_an_assertion_even_the_socket_gets_nothing(rest: aiohttp.ClientSession, path: str) -> None:
+async def test_a_request_over_the_socket_without_an_assertion_is_refused(
+    rest: aiohttp.ClientSession, path: str
+) -> None:
     spoofed = {"x-sluice-principal": "root", "x-sluice-roles": "admin", "authorization": "Bearer x"}
     async with rest.get(URL(f"http://rest{path}", encoded=True), headers=spoofed) as answer:
         document = await answer.json(content_type=None)
@@ -305,15 +315,15 @@ async def test_without_an_assertion_even_the_socket_gets_nothing(rest: aiohttp.C
             assert "root" not in str(document)
 
 
-async def test_the_health_resource_asks_nobody(rest: aiohttp.ClientSession) -> None:
+async def test_the_health_resource_needs_no_assertion(rest: aiohttp.ClientSession) -> None:
     async with rest.get(f"http://rest{HEALTH_PATH}") as answer:
         assert await answer.json() == {"who": ""}
 
 
-async def test_an_assertion_is_for_the_target_as_it_arrived(
+async def test_an_assertion_is_valid_only_for_the_undecoded_request_target(
     rest: aiohttp.ClientSession, gateway: AssertingGateway
 ) -> None:
-    """What is the same to a server that decodes is another request here."""
+    """A target that a decoding server treats as equal counts as another request here."""
     target = "/v1/jobs?x=%2F&y=1"
 
     async def status(sent: str, headers: dict[str, str]) -> int:

@@ -1,4 +1,4 @@
-"""What is logged of a refusal: an error when it is a fault of ours, and no more than a word when it passes."""
+"""Logging of failed requests: our own faults as errors, temporary conditions as a short note."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits are looked at and taken in one step: of a burst, as many get through as may."""
+"""Stream limits are checked and taken in one step: a burst gets exactly as many streams as allowed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def call_of(name: str) -> Call[NoQuery]:
 
 
 async def burst(opened: Streams, names: list[str], end: asyncio.Event) -> list[Any]:
-    """What became of streams that were all asked for before any of them was served."""
+    """Request all streams before any is served, and return the outcomes."""
 
     async def produce(_: EventStream) -> None:
         await end.wait()
@@ -57,7 +57,7 @@ async def burst(opened: Streams, names: list[str], end: asyncio.Event) -> list[A
     return await asyncio.gather(*asked, return_exceptions=True)
 
 
-async def test_of_a_burst_of_streams_as_many_get_through_as_may(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_burst_of_streams_is_admitted_up_to_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MAX_STREAMS_OF_ONE", 3)
     monkeypatch.setattr(streams, "MAX_STREAMS", 5)
     opened = Streams(OpenStreams(everybody_stays))
@@ -69,7 +69,7 @@ async def test_of_a_burst_of_streams_as_many_get_through_as_may(monkeypatch: pyt
         assert len(opened.open) == 0
 
 
-async def test_a_stream_that_was_given_up_leaves_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_stream_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MAX_STREAMS_OF_ONE", 1)
     opened = Streams(OpenStreams(everybody_stays))
 
@@ -84,7 +84,7 @@ async def test_a_stream_that_was_given_up_leaves_its_place(monkeypatch: pytest.M
     assert isinstance((await burst(opened, ["ada"], asyncio.Event()))[0], web.StreamResponse)
 
 
-async def test_of_connect_sessions_that_are_started_at_once_as_many_are_as_may(tmp_path: Path) -> None:
+async def test_concurrently_started_connect_sessions_do_not_exceed_the_limit(tmp_path: Path) -> None:
     started: list[str] = []
 
     class Dispatcher:

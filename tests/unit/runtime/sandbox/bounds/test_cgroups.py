@@ -1,4 +1,4 @@
-"""Where control groups are made, and what is written into them."""
+"""Where control groups are created, and what is written into them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONE = ["memory", "pids", "cpu"]
 
 
 def machine(tmp_path: Path, groups: str) -> tuple[Path, Path]:
-    """An empty ``/sys/fs/cgroup``, and a ``/proc`` that says in which groups we are."""
+    """Create an empty ``/sys/fs/cgroup`` and a ``/proc`` that names the groups of this process."""
     root, proc = tmp_path / "cgroup", tmp_path / "proc"
     root.mkdir()
     (proc / "self").mkdir(parents=True)
@@ -26,7 +26,7 @@ def machine(tmp_path: Path, groups: str) -> tuple[Path, Path]:
 
 
 def group(directory: Path, *, controllers: str = "", given: str = "", top: bool = False) -> Path:
-    """A group of version 2."""
+    """Create a cgroup of version 2."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "cgroup.controllers").write_text(controllers)
     (directory / "cgroup.subtree_control").write_text(given)
@@ -36,7 +36,7 @@ def group(directory: Path, *, controllers: str = "", given: str = "", top: bool 
     return directory
 
 
-def test_settings_of_version_2() -> None:
+def test_the_settings_of_cgroup_version_2_are_derived_from_the_limits() -> None:
     assert settings(LIMITS, ONE, unified=True) == {
         "memory": (
             ("memory.max", "536870912", True),
@@ -48,7 +48,7 @@ def test_settings_of_version_2() -> None:
     }
 
 
-def test_settings_of_version_1() -> None:
+def test_the_settings_of_cgroup_version_1_are_derived_from_the_limits() -> None:
     assert settings(LIMITS, ONE, unified=False) == {
         "memory": (("memory.limit_in_bytes", "536870912", True), ("memory.memsw.limit_in_bytes", "536870912", False)),
         "pids": (("pids.max", "64", True),),
@@ -56,18 +56,18 @@ def test_settings_of_version_1() -> None:
     }
 
 
-def test_what_is_not_limited_is_not_written() -> None:
+def test_no_settings_are_written_without_limits() -> None:
     assert settings(Limits(), ["memory", "pids"], unified=True) == {}
 
 
-def test_a_delegated_group_of_version_2_is_used(tmp_path: Path) -> None:
+def test_a_delegated_cgroup_of_version_2_is_used(tmp_path: Path) -> None:
     root, proc = machine(tmp_path, "0::/system.slice/sluice.service\n")
     group(root, controllers="cpu memory pids", top=True)
     service = group(root / "system.slice/sluice.service", controllers="cpu memory pids", given="cpu memory pids")
     assert ControlGroups.parents_in(root, proc) == (dict.fromkeys(ONE, service), True)
 
 
-def test_processes_that_were_moved_use_the_group_above_theirs(tmp_path: Path) -> None:
+def test_moved_processes_use_the_cgroup_above_their_own(tmp_path: Path) -> None:
     root, proc = machine(tmp_path, f"0::/sluice.service/{PROCESSES}\n")
     group(root, top=True)
     service = group(root / "sluice.service", controllers="cpu memory pids", given="cpu memory pids")
@@ -75,8 +75,8 @@ def test_processes_that_were_moved_use_the_group_above_theirs(tmp_path: Path) ->
     assert ControlGroups.parents_in(root, proc) == (dict.fromkeys(ONE, service), True)
 
 
-def test_a_group_with_processes_that_is_not_delegated_is_left_alone(tmp_path: Path) -> None:
-    """As root, which could; its own are made at the top of the machine then."""
+def test_a_cgroup_with_processes_that_is_not_delegated_is_left_alone(tmp_path: Path) -> None:
+    """Even root leaves it alone and makes its own cgroups at the top of the hierarchy."""
     root, proc = machine(tmp_path, "0::/user.slice/session-1.scope\n")
     group(root, controllers="cpu memory pids", given="cpu memory pids", top=True)
     session = group(root / "user.slice/session-1.scope", controllers="cpu memory pids")
@@ -90,14 +90,14 @@ def test_a_group_with_processes_that_is_not_delegated_is_left_alone(tmp_path: Pa
         session.chmod(0o700)
 
 
-def test_without_the_controllers_there_are_no_groups(tmp_path: Path) -> None:
+def test_no_cgroups_are_used_without_the_controllers(tmp_path: Path) -> None:
     root, proc = machine(tmp_path, "9:name=systemd:/\n0::/\n")
     group(root, controllers="hugetlb", top=True)
     assert ControlGroups.parents_in(root, proc) == ({}, False)
     assert ControlGroups.find(root, proc) is None
 
 
-def test_version_1_needs_memory_and_processes(tmp_path: Path) -> None:
+def test_cgroup_version_1_needs_the_memory_and_pids_controllers(tmp_path: Path) -> None:
     root, proc = machine(tmp_path, "9:name=systemd:/\n8:pids:/\n4:memory:/box/1\n1:cpu,cpuacct:/\n0::/\n")
     for directory in ("pids", "memory/box/1", "cpu"):
         (root / directory).mkdir(parents=True)
@@ -108,7 +108,7 @@ def test_version_1_needs_memory_and_processes(tmp_path: Path) -> None:
     assert ControlGroups.parents_in(root, proc) == ({}, False)
 
 
-def test_in_a_container_the_top_of_what_is_mounted_is_ours(tmp_path: Path) -> None:
+def test_in_a_container_the_top_of_the_mounted_hierarchy_is_used(tmp_path: Path) -> None:
     root, proc = machine(tmp_path, "8:pids:/docker/abc\n4:memory:/docker/abc\n")
     for directory in ("pids", "memory"):
         (root / directory).mkdir(parents=True)
@@ -116,7 +116,7 @@ def test_in_a_container_the_top_of_what_is_mounted_is_ours(tmp_path: Path) -> No
     assert ControlGroups.parents_in(root, proc) == ({"memory": root / "memory", "pids": root / "pids"}, False)
 
 
-def test_only_groups_of_dead_makers_are_removed(tmp_path: Path) -> None:
+def test_only_cgroups_of_ended_owner_processes_are_removed_as_stale(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     parent = tmp_path / "memory"
     parent.mkdir()
@@ -134,8 +134,8 @@ def test_only_groups_of_dead_makers_are_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limits", [LIMITS, Limits()])
-def test_groups_of_this_machine_are_gone_when_they_are_closed(limits: Limits) -> None:
-    """Where this user may make none, nobody says that there are any. Some machines have groups of both versions."""
+def test_removing_a_cgroup_of_this_machine_kills_its_processes(limits: Limits) -> None:
+    """Checks nothing if this user may make no cgroups. Some machines have cgroups of both versions."""
     found = ControlGroups.find()
     assert found is not None or os.geteuid() != 0 or not os.access("/sys/fs/cgroup", os.W_OK)
     second = Path("/sys/fs/cgroup/unified")

@@ -61,13 +61,13 @@ def test_a_link_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None
         measure_directories([tmp_path / "work"], max_entries=MANY)
 
 
-def test_nothing_but_directories_is_opened(job: Path) -> None:
+def test_measuring_does_not_open_a_fifo(job: Path) -> None:
     os.mkfifo(job / "fifo")
     found = measure_directories([job], max_entries=MANY)
     assert (found.entries, found.hidden) == (1, "")
 
 
-def test_several_names_of_a_file_count_once_and_holes_do_not_count(job: Path) -> None:
+def test_hard_links_of_a_file_count_once_and_holes_do_not_count(job: Path) -> None:
     fill(job / "file", 2 * MIB)
     for number in range(5):
         (job / f"name-{number}").hardlink_to(job / "file")
@@ -78,7 +78,7 @@ def test_several_names_of_a_file_count_once_and_holes_do_not_count(job: Path) ->
     assert found.entries == 7
 
 
-def test_the_walk_stops_behind_the_most_entries(job: Path) -> None:
+def test_the_walk_stops_after_the_maximum_number_of_entries(job: Path) -> None:
     for directory in range(5):
         (job / str(directory)).mkdir()
         for number in range(50):
@@ -86,7 +86,7 @@ def test_the_walk_stops_behind_the_most_entries(job: Path) -> None:
     assert measure_directories([job], max_entries=100).entries == 101
 
 
-def test_a_tree_that_is_too_deep_is_told_of(job: Path) -> None:
+def test_a_tree_that_is_too_deep_is_reported_as_hidden(job: Path) -> None:
     nest(job, MAX_DEPTH - 1)
     assert not measure_directories([job], max_entries=MANY).hidden
     deepest = job.joinpath(*("d" for _ in range(MAX_DEPTH - 1)))
@@ -103,7 +103,7 @@ def test_a_tree_deeper_than_any_path_is_measured_without_an_error(job: Path) -> 
     remove_nested(job)
 
 
-def test_directories_that_the_job_has_closed_are_looked_into(job: Path) -> None:
+def test_directories_without_permissions_are_measured_too(job: Path) -> None:
     closed = job / "closed"
     closed.mkdir()
     fill(closed / "hidden", 3 * MIB)
@@ -153,7 +153,7 @@ def nest(directory: Path, depth: int) -> None:
 
 
 def remove_nested(directory: Path) -> None:
-    """Remove what :func:`nest` made, which pytest could not."""
+    """Remove the directories made by :func:`nest`; pytest cannot remove them."""
     current = os.open(directory, os.O_RDONLY)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What exceeds a bound, and what is said of it."""
+"""Detecting what exceeds a limit, and the message about it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ EXCESSES = (
 
 
 @pytest.mark.parametrize("usage", WITHIN)
-def test_what_is_within_its_bounds_goes_on(usage: Usage) -> None:
+def test_usage_within_its_bounds_is_no_excess(usage: Usage) -> None:
     assert not excess(usage, LIMITS, SUBJECT)
 
 
@@ -87,13 +87,13 @@ def test_an_excess_names_bound_amount_and_setting(usage: Usage, said: str) -> No
     assert excess(usage, LIMITS, SUBJECT) == said
 
 
-def test_nothing_is_bounded_by_limits_of_zero() -> None:
+def test_limits_of_zero_bound_nothing() -> None:
     everything = Usage(memory_bytes=1 << 50, tasks=1 << 20, disk_bytes=1 << 50, entries=1 << 30, log_bytes=1 << 50)
     assert not excess(everything, Limits(), SUBJECT)
 
 
 class Clock:
-    """Time that passes while something is measured, and while somebody sleeps."""
+    """A simulated clock that advances during measurements and sleeps."""
 
     def __init__(self, costs: list[float]) -> None:
         self.now = 0.0
@@ -111,7 +111,7 @@ class Clock:
         self.now += seconds
 
 
-async def test_measuring_goes_on_until_something_is_to_be_said() -> None:
+async def test_measuring_continues_until_an_excess_is_found() -> None:
     clock = Clock([0.0, 0.0, 0.0])
     said = await first_excess(
         clock.measure,
@@ -123,7 +123,7 @@ async def test_measuring_goes_on_until_something_is_to_be_said() -> None:
     assert (said, clock.slept) == ("enough", [0.5, 0.5, 0.5])
 
 
-async def test_what_takes_long_to_measure_is_measured_less_often() -> None:
+async def test_slow_measurements_are_made_less_often() -> None:
     clock = Clock([3.0, 0.001, 0.0])
     await first_excess(
         clock.measure,

@@ -1,4 +1,4 @@
-"""What is said when the kernel has refused something because of a limit."""
+"""Hints that are given when the kernel has refused something because of a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading processes: what a table of them says, whatever they call themselves."""
+"""Reading the process table, whatever names the processes give themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def put(proc: Path, pid: int, parent: int, *, name: str = "python", tasks: int = 1, rollup: str = "") -> None:
-    """A process as the kernel shows it; fields as in proc_pid_stat(5)."""
+    """Add a process in the form the kernel shows it; fields as in proc_pid_stat(5)."""
     directory = proc / str(pid)
     directory.mkdir(parents=True)
     fields = ["S", str(parent), *["0"] * 15, str(tasks), "0", "77", "0", str(PAGES), "18446744073709551615"]
@@ -31,7 +31,7 @@ ROLLUP = (
 )
 
 
-def test_descendants_of_all_generations_belong_to_a_box(tmp_path: Path) -> None:
+def test_the_process_table_finds_all_descendants_of_a_process(tmp_path: Path) -> None:
     for pid, parent in ((1, 0), (10, 1), (11, 10), (12, 11), (20, 1), (21, 20)):
         put(tmp_path, pid, parent, tasks=2)
     (tmp_path / "self").mkdir()
@@ -44,19 +44,19 @@ def test_descendants_of_all_generations_belong_to_a_box(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b c", ") S 1 1 1", "x) R 7 (y", "\N{SNOWMAN}", "((("])
-def test_a_process_may_be_called_anything(tmp_path: Path, name: str) -> None:
+def test_unusual_process_names_do_not_break_the_process_table(tmp_path: Path, name: str) -> None:
     put(tmp_path, 10, 1)
     put(tmp_path, 11, 10, name=name, tasks=5)
     assert sum(each.tasks for each in ProcessTable.read(tmp_path).below(10)) == 6
 
 
-def test_what_has_ended_meanwhile_is_left_out(tmp_path: Path) -> None:
+def test_a_process_that_ended_during_the_read_is_left_out(tmp_path: Path) -> None:
     put(tmp_path, 10, 1)
     (tmp_path / "11").mkdir()
     assert [each.pid for each in ProcessTable.read(tmp_path).below(10)] == [10]
 
 
-def test_memory_is_measured_only_when_it_may_be_too_much(tmp_path: Path) -> None:
+def test_exact_memory_is_read_only_when_resident_memory_may_exceed_the_limit(tmp_path: Path) -> None:
     put(tmp_path, 10, 1, rollup=ROLLUP)
     processes = [Process(10, 1, 1, 9 * MIB)]
     assert memory_bytes(processes, 9 * MIB, swaps=False, proc=tmp_path) == 9 * MIB
@@ -64,6 +64,6 @@ def test_memory_is_measured_only_when_it_may_be_too_much(tmp_path: Path) -> None
     assert memory_bytes(processes, 9 * MIB, swaps=True, proc=tmp_path) == 4 * MIB
 
 
-def test_a_process_that_hides_its_map_is_charged_with_all_it_shares(tmp_path: Path) -> None:
+def test_a_process_with_an_unreadable_memory_map_is_charged_with_all_shared_memory(tmp_path: Path) -> None:
     put(tmp_path, 10, 1)
     assert memory_bytes([Process(10, 1, 1, 9 * MIB)], 1, swaps=False, proc=tmp_path) == 6 * MIB

@@ -1,4 +1,4 @@
-"""Rows: what the packet monitor tells of packets, and how equal rows are gathered."""
+"""Rows about packets: what the packet monitor reports, and how equal rows are combined."""
 
 from __future__ import annotations
 
@@ -45,14 +45,16 @@ PORTS = struct.pack("!HHHH", 40000, 53, 8, 0)
         (_packet(17, "192.0.2.1", b"\0"), ("udp", "192.0.2.1", 0)),
     ],
 )
-def test_a_packet_is_told_by_where_it_was_to_go(packet: bytes, wanted: tuple[str, str, int]) -> None:
+def test_a_refused_packet_is_recorded_with_protocol_address_and_port(
+    packet: bytes, wanted: tuple[str, str, int]
+) -> None:
     row = refusal_of(packet, Names())
 
     assert row is not None
     assert (row.protocol, row.address, row.port) == wanted
 
 
-def test_a_packet_to_an_address_that_stands_for_a_name_has_it() -> None:
+def test_a_refused_packet_to_a_virtual_address_is_recorded_with_its_name() -> None:
     names = Names()
     addresses = names.addresses("api.example.com")
     assert addresses is not None
@@ -73,12 +75,12 @@ def test_a_packet_to_an_address_that_stands_for_a_name_has_it() -> None:
         _packet(58, "2001:db8::1", b"\x01\x04"),
     ],
 )
-def test_the_kernels_own_packets_and_broken_ones_are_not_told(packet: bytes) -> None:
+def test_packets_of_the_kernel_and_malformed_packets_are_not_recorded(packet: bytes) -> None:
     assert refusal_of(packet, Names()) is None
 
 
 class Told:
-    """What is heard, and a clock."""
+    """Refusals with the reports they have sent, and a clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -87,7 +89,7 @@ class Told:
         self.refusals = Refusals(observer, clock=lambda: self.now)
 
     def passes(self, seconds: float) -> list[Refusal]:
-        """What is heard in that time, looked at as often as it is."""
+        """Advance the clock in steps of ``LOOK_SECONDS`` and return the refusals reported meanwhile."""
         before = len(self.heard)
         for _ in range(round(seconds / LOOK_SECONDS)):
             self.now += LOOK_SECONDS
@@ -98,7 +100,7 @@ class Told:
 REFUSED = Refusal("driver", "tcp", "192.0.2.1", 80, "", "not_allowed")
 
 
-async def test_the_first_of_a_kind_is_told_at_once_and_the_rest_counted() -> None:
+async def test_the_first_refusal_of_a_kind_is_reported_at_once_and_the_rest_are_counted() -> None:
     told = Told()
     for _ in range(1000):
         told.refusals.add(REFUSED)
@@ -110,7 +112,7 @@ async def test_the_first_of_a_kind_is_told_at_once_and_the_rest_counted() -> Non
     assert told.heard[-1] == REFUSED
 
 
-async def test_a_job_that_goes_on_for_hours_makes_a_row_a_minute() -> None:
+async def test_repeated_refusals_over_hours_are_reported_about_once_a_minute() -> None:
     told = Told()
     tries = 0
     for _ in range(4 * 3600):
@@ -122,7 +124,7 @@ async def test_a_job_that_goes_on_for_hours_makes_a_row_a_minute() -> None:
     assert sum(each.count for each in told.heard) == tries
 
 
-async def test_a_job_that_always_tries_something_new_makes_few_rows_and_each_is_counted() -> None:
+async def test_refusals_of_ever_new_kinds_are_gathered_into_few_rows_and_all_counted() -> None:
     told = Told()
     tries = 0
     for second in range(600):

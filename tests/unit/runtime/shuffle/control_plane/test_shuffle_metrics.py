@@ -18,7 +18,7 @@ JOB = "a" * 32
 
 
 def overview() -> ShuffleOverview:
-    """Two workers, of which one has had a job."""
+    """Return an overview of two workers, one of which has served a job."""
     counters = JobCounters()
     for seconds in (0.0005, 0.004, 0.004, 99.0):
         counters.committed(seconds)
@@ -56,7 +56,7 @@ def overview() -> ShuffleOverview:
     return ShuffleOverview(manager="m", workers=tuple(views), jobs=())
 
 
-def test_bytes_latency_spill_and_back_pressure_are_told_of_each_worker_and_job() -> None:
+def test_bytes_latency_spill_and_back_pressure_are_exported_for_each_worker_and_job() -> None:
     lines = exposition(shuffle_metrics(overview()), "jobmanager/jm-1").splitlines()
     worker, job = 'process="jobmanager/jm-1",worker="sw-1"', f'job="{JOB}",process="jobmanager/jm-1",worker="sw-1"'
     expected = {
@@ -87,7 +87,7 @@ def test_latency_classes_are_cumulative() -> None:
     assert counts[-2:] == ["3.0", "4.0"]
 
 
-def test_they_can_be_merged_with_those_of_other_processes() -> None:
+def test_shuffle_metrics_can_be_merged_with_those_of_other_processes() -> None:
     text = exposition(shuffle_metrics(overview()), "jobmanager/jm-1")
     assert merge([text]) == text
 
@@ -99,7 +99,7 @@ def test_a_service_without_workers_has_no_samples() -> None:
 
 
 def _sorted(line: str) -> str:
-    """With the labels in alphabetical order."""
+    """Return the line with its labels in alphabetical order."""
     name, _, rest = line.partition("{")
     labels, _, value = rest.partition("}")
     return f"{name}{{{','.join(sorted(labels.split(',')))}}}{value}"

@@ -1,4 +1,4 @@
-"""Frames: what is packed is what is parsed, and nothing that is out of bounds passes."""
+"""Frames survive packing and parsing, and anything out of bounds is refused."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ PLAIN = sorted(set(FrameType) - {FrameType.PUSH, FrameType.DATA})
 EMPTY = {FrameType.COMMIT, FrameType.ABORT, FrameType.CREDIT, FrameType.CANCEL}
 
 
-def test_the_header_is_what_the_protocol_says() -> None:
-    """Offsets and sizes of docs/reference/shuffle-protocol.md, written down a second time."""
+def test_a_packed_header_has_the_documented_layout() -> None:
+    """Offsets and sizes of docs/reference/shuffle-protocol.md, repeated here independently."""
     packed = Header(
         FrameType.PUSH, shuffle=1, partition=2, map_id=-3, request=4, length=5, count=6, aux=7, extra=8, flags=9
     ).pack()
@@ -73,7 +73,9 @@ def test_the_header_is_what_the_protocol_says() -> None:
     extra=st.integers(0, 2**64 - 1),
     flags=st.integers(0, 255),
 )
-def test_a_header_survives(kind: FrameType, length: int, **fields: int) -> None:
+def test_a_header_survives_packing_and_parsing_and_is_refused_from_the_wrong_side(
+    kind: FrameType, length: int, **fields: int
+) -> None:
     header = Header(kind, length=0 if kind in EMPTY else length, **fields)
     assert parse_header(header.pack(), from_client=kind in FROM_CLIENT) == header
     with pytest.raises(FrameRefused, match="other way"):
@@ -81,7 +83,9 @@ def test_a_header_survives(kind: FrameType, length: int, **fields: int) -> None:
 
 
 @given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES), st.booleans(), st.booleans())
-def test_any_bytes_are_a_bounded_header_or_refused(data: bytes, from_client: bool, begin_well: bool) -> None:
+def test_arbitrary_bytes_are_parsed_as_a_bounded_header_or_refused(
+    data: bytes, from_client: bool, begin_well: bool
+) -> None:
     if begin_well:
         data = b"SLC1" + data[4:6] + bytes(2) + data[8:]
     try:
@@ -95,7 +99,7 @@ def test_any_bytes_are_a_bounded_header_or_refused(data: bytes, from_client: boo
 
 @given(st.lists(st.tuples(st.integers(0, MAX_PARTITION - 1), U32, st.integers(0, 5000), U32), min_size=1, max_size=50))
 @example([(0, 0, 0, 0)])
-def test_a_table_survives(rows: list[tuple[int, int, int, int]]) -> None:
+def test_a_segment_table_survives_packing_and_parsing(rows: list[tuple[int, int, int, int]]) -> None:
     table = np.array(rows, SEGMENT_ENTRY).tobytes()
     length = len(table) + sum(row[2] for row in rows)
     header = Header(FrameType.PUSH, length=length, count=len(rows))
@@ -116,14 +120,14 @@ def test_a_table_survives(rows: list[tuple[int, int, int, int]]) -> None:
         pytest.param((0, 0, MAX_SEGMENT_BYTES + 1, 0), id="length"),
     ],
 )
-def test_a_row_out_of_bounds_is_refused(row: tuple[int, int, int, int]) -> None:
+def test_a_segment_table_row_out_of_bounds_is_refused(row: tuple[int, int, int, int]) -> None:
     table = np.array([row], SEGMENT_ENTRY).tobytes()
     with pytest.raises(FrameRefused):
         parse_push_table(Header(FrameType.PUSH, length=len(table) + row[2], count=1), table)
 
 
 @given(st.binary(max_size=200))
-def test_any_hello_is_understood_or_refused(payload: bytes) -> None:
+def test_an_arbitrary_hello_payload_is_valid_or_refused(payload: bytes) -> None:
     try:
         hello = parse_hello(payload)
     except FrameRefused:
@@ -132,7 +136,7 @@ def test_any_hello_is_understood_or_refused(payload: bytes) -> None:
     assert hello.direction in {"push", "fetch"}
 
 
-def test_hello_survives() -> None:
+def test_a_hello_frame_survives_packing_and_parsing() -> None:
     frame = pack_hello("fetch")
     header = parse_header(frame, from_client=True)
     assert header.kind is FrameType.HELLO
@@ -140,7 +144,7 @@ def test_hello_survives() -> None:
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
-def test_map_ids_come_sorted_and_once(maps: list[int]) -> None:
+def test_map_ids_of_a_fetch_are_sorted_and_duplicates_refused(maps: list[int]) -> None:
     payload = np.array(maps, "<i8").tobytes()
     header = Header(FrameType.FETCH, length=len(payload), count=len(maps), aux=1)
     if len(set(maps)) == len(maps):
@@ -151,7 +155,9 @@ def test_map_ids_come_sorted_and_once(maps: list[int]) -> None:
 
 
 @given(st.sampled_from(sorted(BY_CODE)), st.text(max_size=3000), U32, st.integers(-(2**63), 2**63 - 1))
-def test_an_error_survives_and_cannot_forge_lines_of_a_log(code: int, text: str, partition: int, map_id: int) -> None:
+def test_an_error_frame_survives_packing_and_cannot_forge_log_lines(
+    code: int, text: str, partition: int, map_id: int
+) -> None:
     frame = pack_error(BY_CODE[code](text, partition=partition, map_id=map_id), shuffle=3, request=9)
     header = parse_header(frame, from_client=False)
     assert len(frame) <= HEADER_BYTES + MAX_ERROR_TEXT_BYTES
@@ -162,7 +168,7 @@ def test_an_error_survives_and_cannot_forge_lines_of_a_log(code: int, text: str,
     assert str(error).isprintable()
 
 
-def test_an_unknown_code_is_an_error_all_the_same() -> None:
+def test_an_unknown_error_code_becomes_a_generic_shuffle_error() -> None:
     header = Header(FrameType.ERROR, aux=200)
     assert type(error_of(header, b"")) is ShuffleError
     assert {MapUnknown.code, SegmentCorrupt.code} == {ErrorCode.UNKNOWN, ErrorCode.CORRUPT}
@@ -171,7 +177,7 @@ def test_an_unknown_code_is_an_error_all_the_same() -> None:
 PLACE = {"partition": 1, "map_id": 2, "sequence": 3}
 
 
-def test_a_check_value_is_what_the_protocol_says() -> None:
+def test_a_segment_check_value_is_the_documented_crc32c() -> None:
     """CRC32C bit by bit over key, shuffle, partition, map, sequence, data."""
     data = b"some data"
     key = bytes.fromhex("0123456789abcdef")
@@ -196,7 +202,7 @@ def test_a_check_value_is_what_the_protocol_says() -> None:
         pytest.param(bytes(8), 9, PLACE, b"datb", id="data"),
     ],
 )
-def test_a_check_value_tells_places_and_data_apart(
+def test_a_segment_check_value_depends_on_key_place_and_data(
     key: bytes, shuffle: int, place: dict[str, int], data: bytes
 ) -> None:
     right = SegmentChecks(bytes(8), 9).value(1, 2, 3, b"data")

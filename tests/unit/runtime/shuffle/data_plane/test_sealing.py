@@ -1,4 +1,4 @@
-"""What is sealed for one place can be opened there alone; and what came is all that there is."""
+"""A sealed segment can be opened only in its own place, and missing segments are noticed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEYS = SealKeys("ab" * 32, "job-1")
 SHUFFLE, MAP = 7, 1 << 33
 
 
-def test_data_come_back_and_the_last_tells_their_number() -> None:
+def test_sealed_segments_are_opened_and_the_last_segment_carries_their_number() -> None:
     sealer, opener = MapSealer(KEYS, SHUFFLE, MAP), SegmentOpener(KEYS, SHUFFLE)
     sealed = [sealer.seal(2, b"a"), sealer.seal(5, b"b" * 1000), sealer.seal(2, b"", last=True)]
     assert sealer.unfinished == [5]
@@ -24,14 +24,14 @@ def test_data_come_back_and_the_last_tells_their_number() -> None:
     assert opener.open(2, MAP, 2, sealed[2]) == (b"", 2)
 
 
-def test_form_is_what_workers_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sealed_segment_has_the_stored_format(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "urandom", lambda size: bytes(range(size)))
     sealed = MapSealer(KEYS, SHUFFLE, MAP).seal(2, b"data", last=True)
     assert sealed.hex() == "410100000000010203040506072304c3e4c4d32bdc51fd94ab762a10629b25db6a"
 
 
 @pytest.mark.parametrize("bit", range(8 * (SEAL_BYTES + 4)))
-def test_no_bit_may_change(bit: int) -> None:
+def test_a_sealed_segment_with_a_changed_bit_is_refused(bit: int) -> None:
     sealed = bytearray(MapSealer(KEYS, SHUFFLE, MAP).seal(2, b"data"))
     sealed[bit // 8] ^= 1 << bit % 8
     with pytest.raises(SegmentCorrupt, match=r"partition 2 of map \d+ was not sealed like this \(segment 0\)"):
@@ -39,7 +39,7 @@ def test_no_bit_may_change(bit: int) -> None:
 
 
 @pytest.mark.parametrize("length", range(SEAL_BYTES + 4))
-def test_nothing_may_be_cut_off(length: int) -> None:
+def test_a_truncated_sealed_segment_is_refused(length: int) -> None:
     sealed = MapSealer(KEYS, SHUFFLE, MAP).seal(2, b"data")
     with pytest.raises(SegmentCorrupt):
         SegmentOpener(KEYS, SHUFFLE).open(2, MAP, 0, sealed[:length])
@@ -56,7 +56,9 @@ def test_nothing_may_be_cut_off(length: int) -> None:
         pytest.param(KEYS, SHUFFLE, 2, MAP, 1, id="sequence"),
     ],
 )
-def test_no_other_place_will_do(keys: SealKeys, shuffle: int, partition: int, map_id: int, sequence: int) -> None:
+def test_a_sealed_segment_is_refused_with_another_key_or_in_another_place(
+    keys: SealKeys, shuffle: int, partition: int, map_id: int, sequence: int
+) -> None:
     sealed = MapSealer(KEYS, SHUFFLE, MAP).seal(2, b"data")
     with pytest.raises(SegmentCorrupt):
         SegmentOpener(keys, shuffle).open(partition, map_id, sequence, sealed)
@@ -68,14 +70,14 @@ def test_two_writers_of_one_map_do_not_share_a_nonce() -> None:
     assert first[13:] != second[13:]
 
 
-def test_nothing_comes_after_the_last() -> None:
+def test_sealing_after_the_last_segment_is_refused() -> None:
     sealer = MapSealer(KEYS, SHUFFLE, MAP)
     sealer.seal(2, b"", last=True)
     with pytest.raises(FrameRefused):
         sealer.seal(2, b"more")
 
 
-def test_keys_tell_nothing() -> None:
+def test_the_repr_of_keys_does_not_show_them() -> None:
     assert "ab" * 32 not in repr(KEYS)
 
 
@@ -87,7 +89,7 @@ WHOLE = [(0, 1, 0, 0), (0, 1, 1, 2), (1, 1, 2, 1), (1, 2, 0, 0), (1, 2, 1, 2)]
 """Partition, map, sequence, and what the segment says of its number."""
 
 
-def test_all_of_it_in_any_order_within_a_partition() -> None:
+def test_complete_segments_are_accepted_in_any_order_within_a_partition() -> None:
     for order in itertools.permutations(WHOLE[2:]):
         found = blocks(ordered=False)
         for each in [*WHOLE[1::-1], *order]:
@@ -96,7 +98,7 @@ def test_all_of_it_in_any_order_within_a_partition() -> None:
 
 
 @pytest.mark.parametrize("missing", range(len(WHOLE)))
-def test_what_is_missing_is_missed(missing: int) -> None:
+def test_a_missing_segment_is_reported_with_its_partition_and_map(missing: int) -> None:
     found = blocks()
     for each in WHOLE[:missing] + WHOLE[missing + 1 :]:
         found.add(*each)
@@ -116,7 +118,7 @@ def test_what_is_missing_is_missed(missing: int) -> None:
         pytest.param((0, 1, 5, 0), "more segments|out of order", id="partition-that-was-over"),
     ],
 )
-def test_what_is_too_much_is_refused(more: tuple[int, int, int, int], why: str) -> None:
+def test_a_surplus_segment_is_refused(more: tuple[int, int, int, int], why: str) -> None:
     found = blocks()
     for each in WHOLE:
         found.add(*each)
@@ -124,7 +126,7 @@ def test_what_is_too_much_is_refused(more: tuple[int, int, int, int], why: str) 
         found.add(*more)
 
 
-def test_order_is_kept() -> None:
+def test_a_segment_out_of_order_is_refused() -> None:
     found = blocks()
     found.add(*WHOLE[1])
     with pytest.raises(SegmentCorrupt, match="out of order"):

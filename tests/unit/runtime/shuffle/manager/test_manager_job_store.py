@@ -1,4 +1,4 @@
-"""What is durable of the service: what a later manager reads, damaged as it may be."""
+"""The shuffle service's durable state: what a later manager reads, even if it is damaged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HANDED_OVER = Shuffle(4, ("w-1", "w-2"), {"w-1": "w-3"})
 
 @pytest.fixture
 async def store(tmp_path: Path) -> ShuffleJobStore:
-    """With two live jobs."""
+    """A store with two live jobs."""
     store = ShuffleJobStore(FilePointers(tmp_path))
     for job_id in (JOB, OTHER):
         await store.add(Job(job_id, "owner", b"k" * 8))
@@ -25,11 +25,11 @@ async def store(tmp_path: Path) -> ShuffleJobStore:
 
 
 async def recovered(root: Path) -> dict[str, dict[int, Shuffle]]:
-    """What the next one reads."""
+    """Return what the next manager reads."""
     return {job.job_id: job.shuffles for job in await ShuffleJobStore(FilePointers(root)).recover()}
 
 
-async def test_who_took_over_is_read_again(store: ShuffleJobStore, tmp_path: Path) -> None:
+async def test_successor_workers_of_a_shuffle_are_recovered(store: ShuffleJobStore, tmp_path: Path) -> None:
     await store.note(JOB, 7, HANDED_OVER)
     await store.note(JOB, 7, Shuffle(4, ("w-1", "w-2"), {"w-1": "w-3", "w-2": "w-3"}))
     await store.note(JOB, 8, HANDED_OVER)
@@ -39,7 +39,7 @@ async def test_who_took_over_is_read_again(store: ShuffleJobStore, tmp_path: Pat
     assert found == {JOB: {7: Shuffle(4, ("w-1", "w-2"), {"w-1": "w-3", "w-2": "w-3"})}, OTHER: {}}
 
 
-async def test_nothing_is_kept_of_a_shuffle_that_nobody_took_over(store: ShuffleJobStore, tmp_path: Path) -> None:
+async def test_a_shuffle_without_successor_workers_is_not_stored(store: ShuffleJobStore, tmp_path: Path) -> None:
     await store.note(JOB, 7, HANDED_OVER)
     assert store.has_noted(JOB, 7)
     await store.note(JOB, 7, Shuffle(4, ("w-1", "w-2")))
@@ -47,7 +47,7 @@ async def test_nothing_is_kept_of_a_shuffle_that_nobody_took_over(store: Shuffle
     assert await recovered(tmp_path) == {JOB: {}, OTHER: {}}
 
 
-async def test_nothing_is_left_of_a_job_that_is_over(store: ShuffleJobStore, tmp_path: Path) -> None:
+async def test_removing_a_job_removes_its_shuffles_even_after_a_crash(store: ShuffleJobStore, tmp_path: Path) -> None:
     await store.note(JOB, 7, HANDED_OVER)
     await store.note(OTHER, 7, HANDED_OVER)
     later = ShuffleJobStore(FilePointers(tmp_path))
@@ -60,14 +60,16 @@ async def test_nothing_is_left_of_a_job_that_is_over(store: ShuffleJobStore, tmp
 
 
 @pytest.mark.parametrize("name", [f"{JOB}-7", f"{JOB}-x", f"{JOB}-", "c" * 32 + "-7"])
-async def test_what_is_damaged_or_of_nobody_is_removed(store: ShuffleJobStore, tmp_path: Path, name: str) -> None:
+async def test_damaged_and_orphaned_shuffle_files_are_removed_on_recovery(
+    store: ShuffleJobStore, tmp_path: Path, name: str
+) -> None:
     await store.note(JOB, 5, HANDED_OVER)
     (tmp_path / "shuffles" / name).write_bytes(b"{}")
     assert await recovered(tmp_path) == {JOB: {5: HANDED_OVER}, OTHER: {}}
     assert [path.name for path in (tmp_path / "shuffles").iterdir()] == [f"{JOB}-5"]
 
 
-async def test_who_does_not_lead_any_more_notes_nothing(tmp_path: Path) -> None:
+async def test_a_manager_that_lost_leadership_cannot_store_shuffles(tmp_path: Path) -> None:
     pointers = FilePointers(tmp_path)
     store = ShuffleJobStore(pointers)
     pointers.close()

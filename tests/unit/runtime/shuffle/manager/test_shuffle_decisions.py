@@ -1,4 +1,4 @@
-"""What the ShuffleManager decides: who gets a shuffle, which workers count, how long a job is kept."""
+"""Decisions of the ShuffleManager: who gets a shuffle, which workers count, how long a job is kept."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LEASE = 120.0
 
 
 class Clock:
-    """Time that tests move."""
+    """A clock that the tests control."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -84,7 +84,9 @@ def disk(free: int, total: int = 100 * GIB, **options: object) -> DiskReport:
         pytest.param([Candidate(name, "h") for name in "abcdef"], 99, 1, ["a", "b", "c", "d"], id="at most the limit"),
     ],
 )
-def test_choice(candidates: list[Candidate], partitions: int, replicas: int, expected: list[str]) -> None:
+def test_workers_are_chosen_for_a_shuffle(
+    candidates: list[Candidate], partitions: int, replicas: int, expected: list[str]
+) -> None:
     assert list(choose(candidates, {}, partitions=partitions, replicas=replicas, limit=4)) == expected
 
 
@@ -115,7 +117,7 @@ def test_shuffles_that_begin_at_the_same_time_are_spread() -> None:
     replicas=st.integers(1, 2),
     limit=st.integers(2, 8),
 )
-def test_choice_is_enough_distinct_and_within_the_limit(
+def test_chosen_workers_are_distinct_sufficient_and_within_the_limit(
     candidates: list[Candidate], partitions: int, replicas: int, limit: int
 ) -> None:
     names = choose(candidates, {}, partitions=partitions, replicas=replicas, limit=limit)
@@ -132,7 +134,7 @@ def test_choice_is_enough_distinct_and_within_the_limit(
 
 
 class Workers:
-    """A table and its clock."""
+    """A worker table and its clock."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -185,7 +187,7 @@ def test_full_and_broken_disks_exclude_a_worker_until_one_has_room() -> None:
     assert "Input/output error" in workers.table.state(workers.table.get("w"))[1]
 
 
-def test_one_job_takes_a_worker_from_nobody_else() -> None:
+def test_a_worker_reported_by_one_job_is_avoided_for_that_job_only() -> None:
     workers = Workers()
     workers.table.register(registration("w"))
     workers.table.hint("liar", ["w", "nobody"])
@@ -207,7 +209,7 @@ def test_a_worker_that_comes_and_goes_is_excluded_for_a_while() -> None:
     assert workers.state() is WorkerState.ACTIVE
 
 
-def test_draining_is_over_with_the_instance_that_was_asked() -> None:
+def test_draining_lasts_until_a_new_instance_of_the_worker_registers() -> None:
     workers = Workers()
     workers.table.register(registration("w"))
     workers.table.drain("w")
@@ -225,7 +227,7 @@ def test_draining_is_over_with_the_instance_that_was_asked() -> None:
     assert workers.state() is WorkerState.ACTIVE
 
 
-def test_another_instance_has_to_be_told_of_jobs_again() -> None:
+def test_a_worker_that_registers_again_has_no_allowed_jobs() -> None:
     workers = Workers()
     workers.table.register(registration("w")).allowed.add("j")
     assert workers.table.register(registration("w")).allowed == set()
@@ -238,7 +240,7 @@ def jobs(clock: Clock, quotas: Quotas | None = None) -> JobTable:
     return JobTable(lease=LEASE, quotas=quotas or Quotas(), clock=clock)
 
 
-def test_only_its_owner_reaches_a_job() -> None:
+def test_a_job_is_accessible_to_its_owner_only() -> None:
     table = jobs(Clock())
     table.add(Job("j", "mine", b"k"))
     assert table.own("j", "mine") is not None
@@ -281,7 +283,9 @@ def test_a_released_job_stays_released() -> None:
         (Quotas(cluster_bytes=10), {"j": 5, "k": 5}, True),
     ],
 )
-def test_quotas(quotas: Quotas, kept: dict[str, int], refused: bool) -> None:
+def test_a_job_over_its_own_or_the_cluster_quota_is_refused(
+    quotas: Quotas, kept: dict[str, int], refused: bool
+) -> None:
     table = jobs(Clock(), quotas)
     mine = table.add(Job("j", "mine", b"k"))
     table.add(Job("k", "mine", b"k"))
@@ -294,7 +298,7 @@ def test_quotas(quotas: Quotas, kept: dict[str, int], refused: bool) -> None:
 
 
 class LivesOfJobs(RuleBasedStateMachine):
-    """The table against the plainest model of it: what is live, whose, until when, and what is assigned."""
+    """Compares the job table with a minimal model: live jobs, owners, leases and assigned workers."""
 
     JOBS = st.sampled_from("jkl")
     OWNERS = st.sampled_from(["mine", "theirs"])
@@ -386,14 +390,14 @@ LivesOfJobs.TestCase.settings = settings(max_examples=50, stateful_step_count=30
 TestLivesOfJobs = LivesOfJobs.TestCase
 
 
-def test_a_successor_of_a_successor_keeps_what_the_first_had() -> None:
+def test_the_keeper_of_a_workers_data_is_found_through_a_chain_of_successors() -> None:
     shuffle = Shuffle(4, ("w-1", "w-2"), {"w-1": "w-3", "w-3": "w-4"})
     assert [shuffle.keeper(name) for name in ("w-1", "w-2", "w-3")] == ["w-4", "w-2", "w-4"]
     shuffle.successors["w-4"] = "w-1"
     assert shuffle.keeper("w-1") in {"w-1", "w-3", "w-4"}, "a circle ends"
 
 
-def test_successor_has_no_replica_if_that_can_be_and_stays_the_same() -> None:
+def test_a_successor_is_a_worker_without_a_replica_if_possible_and_stays_the_same() -> None:
     def candidates(*names: str) -> list[Candidate]:
         return [Candidate(name, "h") for name in names]
 
@@ -406,13 +410,13 @@ def test_successor_has_no_replica_if_that_can_be_and_stays_the_same() -> None:
     assert successor("w-1", shuffle, candidates("w-1", "w-2", "w-3"), {}) == "w-3", "it is gone"
 
 
-def test_who_keeps_something_of_which_shuffle() -> None:
+def test_shuffles_on_a_worker_include_those_it_took_over() -> None:
     job = Job("a" * 32, "owner", b"k" * 8)
     job.shuffles = {1: Shuffle(4, ("w-1",)), 2: Shuffle(4, ("w-2",), {"w-2": "w-1"}), 3: Shuffle(4, ("w-3",))}
     assert [each.number for each in shuffles_on("w-1", [job])] == [1, 2]
 
 
-def test_a_worker_tells_what_it_keeps_of_a_job_that_began_under_another_manager() -> None:
+def test_shuffles_reported_by_workers_are_added_to_a_recovered_job() -> None:
     table = JobTable(lease=LEASE, quotas=Quotas())
     job = table.add(Job("a" * 32, "owner", b"k" * 8, recovered=True))
     table.place(job, 1, Shuffle(4, ("w-1",), {"w-1": "w-2"}))
@@ -424,7 +428,7 @@ def test_a_worker_tells_what_it_keeps_of_a_job_that_began_under_another_manager(
     assert not any(table.assigned.values())
 
 
-def test_a_worker_that_says_that_it_drains_is_drained_by_whoever_leads_now() -> None:
+def test_a_worker_that_registers_as_draining_is_drained_by_a_new_manager() -> None:
     table = WorkerTable(heartbeat_timeout=TIMEOUT, disk_reserve=GIB, clock=Clock())
     draining = WorkerRegistration(name="w-1", host="h", port=1, instance="1", draining=True)
     assert table.register(draining).drained
@@ -433,7 +437,7 @@ def test_a_worker_that_says_that_it_drains_is_drained_by_whoever_leads_now() -> 
     assert not table.register(registration("w-1", instance="2")).drained
 
 
-def test_drained_and_handed_over_is_done_and_what_begins_anew_is_not() -> None:
+def test_a_worker_is_drained_after_its_handover_and_active_when_draining_is_cancelled() -> None:
     clock = Clock()
     table = WorkerTable(heartbeat_timeout=TIMEOUT, disk_reserve=GIB, clock=clock)
     worker = table.register(registration("w-1"))

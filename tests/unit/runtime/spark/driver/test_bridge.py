@@ -77,7 +77,7 @@ STARTED = {
         "shuffle_lost", "stopped",
     ],
 )  # fmt: skip
-def test_message_is_decoded_into_its_declared_type(message: dict[str, object], event: BridgeEvent) -> None:
+def test_a_jvm_message_is_decoded_into_its_declared_type(message: dict[str, object], event: BridgeEvent) -> None:
     assert decode_event(json.dumps(message).encode()) == event
 
 
@@ -90,13 +90,13 @@ def test_message_is_decoded_into_its_declared_type(message: dict[str, object], e
         b'{"type": "kill", "executor_ids": [], "more": 1}', b'{"type": "progress", "tasks_total": "7"}', b"\xff\xfe",
     ],
 )  # fmt: skip
-def test_anything_else_is_refused(line: bytes) -> None:
+def test_a_malformed_jvm_message_is_refused(line: bytes) -> None:
     with pytest.raises(BridgeProtocolError):
         decode_event(line)
 
 
 class Jvm:
-    """The other end, as the plugin speaks."""
+    """A fake JVM that speaks the plugin's protocol."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -115,7 +115,7 @@ class Jvm:
 
 
 class Listening:
-    """A bridge, and what it was told."""
+    """A bridge, and the events it has received."""
 
     def __init__(self, folder: Path) -> None:
         self.events: asyncio.Queue[BridgeEvent] = asyncio.Queue()
@@ -135,7 +135,7 @@ async def listening() -> AsyncIterator[Listening]:
     remove_temp_dir(folder)
 
 
-async def test_messages_arrive_in_order_and_the_end_is_told(listening: Listening) -> None:
+async def test_messages_arrive_in_order_and_end_with_spark_stopped(listening: Listening) -> None:
     jvm = await Jvm.connect(listening.bridge)
     jvm.send(
         {"type": "targets", "version": 1, "targets": []}, {"type": "kill", "executor_ids": [1]}, {"type": "stopped"}
@@ -146,7 +146,7 @@ async def test_messages_arrive_in_order_and_the_end_is_told(listening: Listening
     await jvm.close()
 
 
-async def test_connection_that_breaks_is_told_as_out_of_order(listening: Listening) -> None:
+async def test_a_broken_connection_is_reported_as_spark_stopped_out_of_order(listening: Listening) -> None:
     jvm = await Jvm.connect(listening.bridge)
     jvm.writer.write(b'{"type": "stop')
     await jvm.close()
@@ -164,7 +164,7 @@ async def test_protocol_error_ends_the_connection(listening: Listening, line: by
     jvm.writer.transport.abort()
 
 
-async def test_spark_is_told_of_exits_and_cancellation(listening: Listening) -> None:
+async def test_executor_exits_and_cancellation_are_sent_to_the_jvm(listening: Listening) -> None:
     jvm = await Jvm.connect(listening.bridge)
     jvm.send(STARTED)
     await listening.next()
@@ -180,7 +180,7 @@ async def test_spark_is_told_of_exits_and_cancellation(listening: Listening) -> 
     await listening.next()
 
 
-async def test_without_a_spark_context_there_is_nobody_to_tell(listening: Listening) -> None:
+async def test_cancel_without_a_spark_context_does_nothing(listening: Listening) -> None:
     listening.bridge.cancel()
     assert listening.events.empty()
 
@@ -197,7 +197,7 @@ async def test_second_spark_context_at_the_same_time_is_turned_away(listening: L
     await listening.next()
 
 
-async def test_next_spark_context_in_a_row_is_welcome(listening: Listening) -> None:
+async def test_a_spark_context_after_another_has_stopped_is_accepted(listening: Listening) -> None:
     for _ in range(2):
         jvm = await Jvm.connect(listening.bridge)
         jvm.send(STARTED, {"type": "stopped"})
@@ -206,7 +206,9 @@ async def test_next_spark_context_in_a_row_is_welcome(listening: Listening) -> N
         await jvm.close()
 
 
-async def test_idle_means_that_no_spark_context_is_up_and_all_was_heard(listening: Listening) -> None:
+async def test_wait_idle_returns_after_the_spark_context_stopped_and_all_events_were_delivered(
+    listening: Listening,
+) -> None:
     await listening.bridge.wait_idle()
     jvm = await Jvm.connect(listening.bridge)
     jvm.send(STARTED)
@@ -256,7 +258,7 @@ def test_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
         Bridge(tmp_path / ("x" * 108), lambda _: None)
 
 
-async def test_where_a_shuffle_is_kept_is_told_to_the_context_that_asked(listening: Listening) -> None:
+async def test_a_shuffle_allocation_is_sent_to_the_spark_context_that_asked(listening: Listening) -> None:
     jvm = await Jvm.connect(listening.bridge)
     jvm.send({"type": "shuffle_register", "id": 7, "shuffle_id": 3, "partitions": 200})
     assert await listening.next() == RegisterShuffle(7, 3, 200)

@@ -1,4 +1,7 @@
-"""Spark's event log at the driver agent: bounded, masked, and whatever the JVM says, never more than a file of ours."""
+"""Spark's event log at the driver agent.
+
+It is bounded and masked. Whatever the JVM sends, it is never more than a file of ours.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ LIMIT = 64 << 10
 
 
 class Kept(io.BytesIO):
-    """A file whose content is there after it was closed."""
+    """A file whose content remains available after it was closed."""
 
     content = b""
 
@@ -43,11 +46,11 @@ def noise(number: int, size: int = 500) -> bytes:
 
 
 def plain(data: bytes) -> bytes:
-    """As far as it goes: the end may be missing."""
+    """Decompress as much as there is; the end may be missing."""
     return zlib.decompressobj(31).decompress(data)
 
 
-def test_all_of_a_small_log_is_there() -> None:
+def test_a_small_event_log_is_kept_completely() -> None:
     file = Kept()
     writer = EventLogWriter(file, LIMIT)
     lines = [JOB % number for number in range(100)]
@@ -58,7 +61,7 @@ def test_all_of_a_small_log_is_there() -> None:
     assert gzip.decompress(file.content) == b"".join(lines)
 
 
-def test_tasks_go_first_and_the_log_never_exceeds_its_room_by_much() -> None:
+def test_task_events_are_dropped_first_and_the_log_size_is_bounded() -> None:
     file = Kept()
     writer = EventLogWriter(file, LIMIT)
     for number in range(2000):
@@ -73,7 +76,7 @@ def test_tasks_go_first_and_the_log_never_exceeds_its_room_by_much() -> None:
     assert 0 < kept.count(b"TaskEnd") < 2000
 
 
-def test_what_can_be_compressed_without_end_is_bounded_by_what_it_unpacks_to() -> None:
+def test_a_highly_compressible_event_log_is_bounded_by_its_unpacked_size() -> None:
     file = Kept()
     writer = EventLogWriter(file, LIMIT)
     for _ in range(100):
@@ -84,7 +87,7 @@ def test_what_can_be_compressed_without_end_is_bounded_by_what_it_unpacks_to() -
     assert len(gzip.decompress(file.content)) <= LIMIT * MAX_RATIO + (2 << 20)
 
 
-def test_a_killed_agent_leaves_what_it_had_a_moment_ago() -> None:
+def test_a_killed_agent_leaves_the_recently_flushed_event_log() -> None:
     now = [0.0]
     file = Kept()
     writer = EventLogWriter(file, LIMIT, lambda: now[0])
@@ -114,7 +117,9 @@ def say(path: Path, data: bytes) -> None:
             return  # it takes no more
 
 
-def test_secrets_are_masked_and_nobody_else_reads_it(receiver: EventLogReceiver, tmp_path: Path) -> None:
+def test_secrets_in_the_event_log_are_masked_and_its_file_is_private(
+    receiver: EventLogReceiver, tmp_path: Path
+) -> None:
     say(tmp_path, b'{"Event":"a","Description":"correct horse battery"}\n')
     receiver.close()
     log = tmp_path / EVENT_LOG
@@ -124,7 +129,7 @@ def test_secrets_are_masked_and_nobody_else_reads_it(receiver: EventLogReceiver,
     assert not (tmp_path / "events").exists()
 
 
-def test_the_latest_spark_context_counts(receiver: EventLogReceiver, tmp_path: Path) -> None:
+def test_the_event_log_of_the_latest_spark_context_is_kept(receiver: EventLogReceiver, tmp_path: Path) -> None:
     say(tmp_path, JOB % 1 + b"half a li")
     say(tmp_path, JOB % 2)
     receiver.close()
@@ -139,14 +144,16 @@ def test_the_latest_spark_context_counts(receiver: EventLogReceiver, tmp_path: P
         pytest.param(JOB % 1 + JOB % 2 + b'{"Event":"SparkListener', id="a JVM that was killed"),
     ],
 )
-def test_what_is_no_whole_line_is_left_out(receiver: EventLogReceiver, tmp_path: Path, said: bytes) -> None:
+def test_incomplete_and_overlong_lines_are_left_out_of_the_event_log(
+    receiver: EventLogReceiver, tmp_path: Path, said: bytes
+) -> None:
     say(tmp_path, said)
     receiver.close()
     assert gzip.decompress((tmp_path / EVENT_LOG).read_bytes()) == JOB % 1 + JOB % 2
     assert (tmp_path / CUT).exists()
 
 
-def test_a_job_that_says_too_much_is_cut_off(receiver: EventLogReceiver, tmp_path: Path) -> None:
+def test_an_event_log_over_the_limit_is_cut_at_a_line_end(receiver: EventLogReceiver, tmp_path: Path) -> None:
     say(tmp_path, b"".join(JOB.replace(b"%d", noise(number)) for number in range(5000)))
     receiver.close()
     assert (tmp_path / CUT).exists()

@@ -62,7 +62,7 @@ def targets(version: int, total: int = 2) -> ExecutorTargets:
 
 
 class Peer:
-    """One connection to a JobMaster that writes down what it hears."""
+    """A fake connection to a JobMaster that records the messages it receives."""
 
     def __init__(self, heard: list[object], errors: list[Exception], running: list[RunningDriver | None]) -> None:
         self.heard = heard
@@ -145,7 +145,7 @@ class Peer:
 
 
 class Network:
-    """Dials peers; can be down."""
+    """A fake network that connects to peers and can be down."""
 
     def __init__(self) -> None:
         self.heard: list[object] = []
@@ -176,7 +176,7 @@ async def soon(work: Awaitable[object]) -> object:
     return await asyncio.wait_for(work, 10)
 
 
-async def test_introduces_itself_first_and_then_speaks_in_order() -> None:
+async def test_the_link_registers_the_driver_first_and_then_sends_messages_in_order() -> None:
     network = Network()
     async with linked(network) as link:
         link.spark_started(REGISTRATION)
@@ -188,7 +188,7 @@ async def test_introduces_itself_first_and_then_speaks_in_order() -> None:
     assert network.heard == [("driver", 1, 42), REGISTRATION, targets(1), targets(2, 1), (2,), DONE]
 
 
-async def test_says_again_after_a_reconnection_what_the_jobmaster_has_to_know() -> None:
+async def test_registration_and_targets_are_sent_again_after_a_reconnection() -> None:
     network = Network()
     async with linked(network) as link:
         link.spark_started(REGISTRATION)
@@ -214,7 +214,7 @@ async def test_call_cut_off_by_a_lost_connection_is_made_again() -> None:
 
 
 @pytest.mark.parametrize("knows", [True, False])
-async def test_a_success_is_told_before_the_end_to_those_who_know_of_that(knows: bool) -> None:
+async def test_success_is_reported_before_the_end_to_jobmasters_that_know_the_method(knows: bool) -> None:
     network = Network()
     async with linked(network) as link:
         await soon(link.assignment)
@@ -233,7 +233,7 @@ async def test_busy_jobmaster_is_asked_again() -> None:
     assert network.heard == [("driver", 1, 42), DONE]
 
 
-async def test_progress_and_stages_that_wait_replace_only_their_own_kind() -> None:
+async def test_waiting_progress_and_stage_tables_are_replaced_only_by_their_own_kind() -> None:
     network = Network()
     async with linked(network) as link:
         await soon(link.assignment)
@@ -265,7 +265,7 @@ async def test_progress_that_waits_is_replaced_by_newer_progress() -> None:
 
 
 @pytest.mark.parametrize("error", [FencingTokenMismatch("stale"), PeerRefused("someone else")], ids=["fenced", "other"])
-async def test_jobmaster_that_is_not_ours_ends_the_link_at_once(error: Exception) -> None:
+async def test_a_foreign_or_fenced_jobmaster_ends_the_link_at_once(error: Exception) -> None:
     network = Network()
     network.errors.append(error)
     async with linked(network) as link:
@@ -282,8 +282,8 @@ async def test_jobmanager_that_stays_away_ends_the_link() -> None:
         assert "no JobManager" in str(await soon(link.lost))
 
 
-async def test_impostor_in_the_place_of_the_jobmanager_is_never_spoken_to() -> None:
-    """The leader may come back elsewhere: it is looked for until the patience is over."""
+async def test_nothing_is_sent_to_an_impostor_of_the_jobmanager() -> None:
+    """The leader may return elsewhere: it is looked for until the patience is over."""
     network = Network()
     network.dial_error = PeerRefused("not the jobmanager")
     async with linked(network, patience=0.05) as link:
@@ -294,7 +294,7 @@ async def test_impostor_in_the_place_of_the_jobmanager_is_never_spoken_to() -> N
 @pytest.mark.parametrize(
     "error", [EndpointNotFound("not there yet"), LeadershipLost("it stands by"), EndpointStopped("over")]
 )
-async def test_a_leader_that_does_not_know_the_job_yet_is_asked_again(error: Exception) -> None:
+async def test_a_call_to_a_leader_that_does_not_serve_the_job_yet_is_repeated(error: Exception) -> None:
     network = Network()
     network.errors.append(error)
     async with linked(network) as link:
@@ -303,7 +303,7 @@ async def test_a_leader_that_does_not_know_the_job_yet_is_asked_again(error: Exc
     assert len(network.peers) == 2
 
 
-async def test_tells_a_new_leader_what_nobody_else_knows() -> None:
+async def test_a_new_leader_receives_the_running_state_of_the_driver() -> None:
     network = Network()
     async with linked(network) as link:
         await soon(link.assignment)
@@ -329,7 +329,7 @@ async def test_tells_a_new_leader_what_nobody_else_knows() -> None:
     assert SECRET.hex() not in repr(network.running)
 
 
-async def test_says_that_only_its_own_leader_knows_of_the_savepoint_for_which_it_stops() -> None:
+async def test_a_driver_that_stops_for_a_savepoint_reports_that_it_is_bound_to_its_leader() -> None:
     network = Network()
     async with linked(network) as link:
         await soon(link.assignment)
@@ -340,8 +340,8 @@ async def test_says_that_only_its_own_leader_knows_of_the_savepoint_for_which_it
     assert "savepoint" in network.running[1].bound
 
 
-async def test_an_older_state_of_streaming_never_comes_after_a_newer_one() -> None:
-    """What waited when the leader went would be taken for a lost checkpoint."""
+async def test_an_older_streaming_state_is_never_sent_after_a_newer_one() -> None:
+    """A state still queued when the leader disappeared would be taken for a lost checkpoint."""
     network = Network()
     async with linked(network) as link:
         await soon(link.assignment)
@@ -361,8 +361,8 @@ def committed(batch: int) -> StreamingState:
     return StreamingState(queries=(query,))
 
 
-async def test_a_leader_that_does_not_answer_is_left_when_another_one_leads() -> None:
-    """It is paused: its connections stay, and nobody answers."""
+async def test_an_unresponsive_leader_is_abandoned_when_another_one_leads() -> None:
+    """The leader is paused: its connections stay open, and nobody answers."""
     network = Network()
     link = JobMasterLink(network.dial, attempt=1, pid=42, patience_seconds=30, lease=DriverLease(5.0))
     running = asyncio.create_task(link.run())
@@ -376,7 +376,7 @@ async def test_a_leader_that_does_not_answer_is_left_when_another_one_leads() ->
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_nothing_waits_for_the_place_of_a_shuffle_but_who_asked() -> None:
+async def test_other_calls_do_not_wait_for_a_pending_shuffle_registration() -> None:
     network = Network()
     async with linked(network) as link:
         link.spark_started(REGISTRATION)
@@ -391,7 +391,7 @@ async def test_nothing_waits_for_the_place_of_a_shuffle_but_who_asked() -> None:
         assert await soon(asked) == ALLOCATION
 
 
-async def test_the_place_of_a_shuffle_is_asked_for_again_after_a_reconnection() -> None:
+async def test_a_shuffle_registration_is_repeated_after_a_reconnection() -> None:
     network = Network()
     async with linked(network) as link:
         asked = asyncio.ensure_future(link.register_shuffle(3, 200))
@@ -404,7 +404,7 @@ async def test_the_place_of_a_shuffle_is_asked_for_again_after_a_reconnection() 
     assert network.heard.count(("register", 3, 200)) == 2
 
 
-async def test_who_asked_hears_why_a_shuffle_has_no_place() -> None:
+async def test_a_failed_shuffle_registration_is_raised_to_its_caller() -> None:
     network = Network()
     async with linked(network, patience=0.2) as link:
         asked = asyncio.ensure_future(link.register_shuffle(-1, 200))
@@ -420,7 +420,7 @@ async def test_who_asked_hears_why_a_shuffle_has_no_place() -> None:
 
 
 class Attempt:
-    """Goes on until its JobMaster is lost, as a driver does."""
+    """A fake attempt that, like a driver, runs until its JobMaster is lost."""
 
     def __init__(self, link: JobMasterLink) -> None:
         self.link = link
@@ -431,7 +431,7 @@ class Attempt:
 
 
 class BrokenLease(DriverLease):
-    """Fails where nobody expects it."""
+    """A lease that raises an unexpected error at the point ``when``."""
 
     def __init__(self, when: str) -> None:
         super().__init__(0)
@@ -452,7 +452,7 @@ class BrokenLease(DriverLease):
 
 
 @pytest.mark.parametrize("when", ["dialing", "keeping", "watching"])
-async def test_an_error_of_the_links_own_ends_the_driver_and_says_so(when: str) -> None:
+async def test_an_internal_error_of_the_link_ends_the_driver_and_is_reported(when: str) -> None:
     network = Network()
     network.dial_error = ZeroDivisionError(when) if when == "dialing" else None
     link = JobMasterLink(network.dial, attempt=1, pid=42, patience_seconds=30, lease=BrokenLease(when))
@@ -461,14 +461,14 @@ async def test_an_error_of_the_links_own_ends_the_driver_and_says_so(when: str) 
     assert "ZeroDivisionError" in link.lost.result()
 
 
-async def test_a_link_in_order_ends_with_its_driver() -> None:
+async def test_a_lost_link_without_an_internal_error_gives_the_driver_exit() -> None:
     network = Network()
     link = JobMasterLink(network.dial, attempt=1, pid=42, patience_seconds=30)
     link.lost.set_result("another JobManager leads")
     assert not cast("DriverExit", await soon(run_linked(Attempt(link), link))).succeeded
 
 
-async def test_there_is_room_again_when_a_call_has_left_or_the_link_is_lost() -> None:
+async def test_waiting_for_room_ends_when_calls_have_been_sent() -> None:
     network = Network()
     async with linked(network) as link:
         await soon(link.assignment)
@@ -484,7 +484,7 @@ async def test_there_is_room_again_when_a_call_has_left_or_the_link_is_lost() ->
     assert len(network.heard) > 1
 
 
-async def test_a_lost_link_keeps_nobody_waiting_for_room() -> None:
+async def test_waiting_for_room_ends_when_the_link_is_lost() -> None:
     network = Network()
     network.dial_error = PeerUnreachable("nobody there")
     async with linked(network, patience=0.05) as link:

@@ -1,4 +1,4 @@
-"""The lease of a driver: asking for it again and again."""
+"""The lease of a driver, which is renewed again and again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ DEADLINE_SECONDS = 20.0
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_who_keeps_it_ends_when_it_is_cancelled_together_with_the_answer(turns: int) -> None:
-    """Otherwise a driver that has finished would go on renewing its lease, and never end."""
+async def test_keeping_a_lease_ends_when_cancelled_at_the_moment_of_an_answer(turns: int) -> None:
+    """Otherwise a driver that has finished would keep renewing its lease, and never end."""
     asked, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
 
     async def question() -> None:

@@ -1,4 +1,4 @@
-"""A pipeline's files: what they are called, and that the job meets them only when they are whole."""
+"""A pipeline's files: their names, and that a job sees them only when they are complete."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make(target: Path, what: BlobRef) -> None:
         target.write_text(what.name, encoding="utf-8")
 
 
-async def test_where_the_files_will_be_is_known_before_they_are_there(tmp_path: Path) -> None:
+async def test_paths_of_the_program_are_known_before_its_files_are_fetched(tmp_path: Path) -> None:
     place = tmp_path / "work" / "app"
     place.parent.mkdir()
     work = assignment("rows.csv", py_files=("m-1.0-py3-none-any.whl",), archives=("env.tar.gz",))
@@ -66,7 +66,7 @@ async def test_where_the_files_will_be_is_known_before_they_are_there(tmp_path: 
     assert not (tmp_path / "fetched").exists()
 
 
-async def test_a_link_in_the_files_place_is_not_followed(tmp_path: Path) -> None:
+async def test_a_link_in_place_of_the_program_directory_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "app").symlink_to(tmp_path / "elsewhere")
     work = assignment()
@@ -77,7 +77,7 @@ async def test_a_link_in_the_files_place_is_not_followed(tmp_path: Path) -> None
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-async def test_what_is_in_the_files_place_already_is_not_mixed_with_them(tmp_path: Path) -> None:
+async def test_an_existing_program_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "job.py").write_text("another", encoding="utf-8")
     work = assignment()
@@ -86,7 +86,7 @@ async def test_what_is_in_the_files_place_already_is_not_mixed_with_them(tmp_pat
         await Program(work, tmp_path / "app", tmp_path / "fetched").fetch(work, fetch, lambda _: None)
 
 
-async def test_a_module_that_cannot_be_imported_is_told_by_the_name_that_the_user_knows(tmp_path: Path) -> None:
+async def test_a_broken_module_is_reported_by_its_original_file_name(tmp_path: Path) -> None:
     work = assignment(py_files=("broken.zip",))
 
     with pytest.raises(DriverFailed, match=r"^broken.zip is not a zip file"):
@@ -99,7 +99,7 @@ async def test_a_module_that_cannot_be_imported_is_told_by_the_name_that_the_use
     ("files", "py_files"),
     [(("job.py",), ()), (("m.py",), ("m.py",)), (("m.whl.zip",), ("m.whl",)), (("../up",), ()), ((".hidden",), ())],
 )
-def test_names_that_are_taken_or_lead_elsewhere_are_refused(
+def test_conflicting_hidden_or_escaping_file_names_are_refused(
     tmp_path: Path, files: tuple[str, ...], py_files: tuple[str, ...]
 ) -> None:
     with pytest.raises(DriverFailed):

@@ -1,4 +1,4 @@
-"""The driver agent asks Spark's UI: one bounded request, one bounded answer, whatever the JVM says."""
+"""The driver agent's requests to Spark's UI: one bounded request and answer, whatever the JVM sends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         await server.wait_closed()
 
 
-async def test_request_and_answer(serve: Serve) -> None:
+async def test_a_ui_request_is_sent_and_its_answer_parsed(serve: Serve) -> None:
     path = await serve(b"HTTP/1.1 200 OK\r\nContent-Type: text/html;charset=utf-8\r\nSet-Cookie: a=b\r\n\r\nHEAD")
     page = await ask_ui(path, ASKED)
     assert (page.status, page.media, page.location) == (200, "text/html", "")
@@ -52,18 +52,18 @@ async def test_request_and_answer(serve: Serve) -> None:
         UiRequest(path="/" + "x" * 2000, query="", base="/x"),
     ],
 )
-async def test_what_could_be_another_request_is_not_sent(tmp_path: Path, asked: UiRequest) -> None:
+async def test_a_malformed_ui_request_is_not_sent(tmp_path: Path, asked: UiRequest) -> None:
     assert (await ask_ui(tmp_path / "none", asked)).status == 400
 
 
-async def test_a_link_to_a_socket_of_somebody_else_is_not_followed(serve: Serve, tmp_path: Path) -> None:
+async def test_a_link_in_place_of_the_ui_socket_is_not_followed(serve: Serve, tmp_path: Path) -> None:
     path = await serve(b"HTTP/1.1 200 OK\r\n\r\nsecret")
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "ui").symlink_to(path)
     assert await ask_ui(tmp_path / "job" / "ui", ASKED) == UiPage(status=502)
 
 
-async def test_no_ui(tmp_path: Path) -> None:
+async def test_a_missing_ui_socket_is_answered_with_503(tmp_path: Path) -> None:
     assert await ask_ui(tmp_path / "none", ASKED) == UiPage(status=503)
 
 
@@ -79,11 +79,11 @@ async def test_no_ui(tmp_path: Path) -> None:
         b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * ui_client.MAX_ANSWER_BYTES,
     ],
 )
-async def test_answer_that_is_none(serve: Serve, answer: bytes) -> None:
+async def test_a_malformed_ui_answer_is_answered_with_502(serve: Serve, answer: bytes) -> None:
     assert await ask_ui(await serve(answer), ASKED) == UiPage(status=502)
 
 
-async def test_jvm_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_jvm_that_does_not_answer_is_answered_with_504(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(ui_client, "ANSWER_SECONDS", 0.05)
     stop = asyncio.Event()
 
@@ -98,5 +98,5 @@ async def test_jvm_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_pat
     await server.wait_closed()
 
 
-def test_redirection() -> None:
+def test_a_redirect_of_the_ui_is_parsed_with_its_location() -> None:
     assert parse(b"HTTP/1.0 302 Found\r\nLocation: /jobs/\r\n\r\n") == UiPage(status=302, location="/jobs/")

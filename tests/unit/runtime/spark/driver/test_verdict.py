@@ -15,7 +15,7 @@ from sluice.runtime.spark.driver.verdict import MAX_TRACEBACK_CHARACTERS, Ending
 WELL = Exit(0)
 
 
-def test_success_is_exit_code_0_and_nothing_out_of_order() -> None:
+def test_an_attempt_with_exit_code_0_and_no_problems_succeeded() -> None:
     assert judge(Ending(WELL)).succeeded
 
 
@@ -33,7 +33,7 @@ def test_success_is_exit_code_0_and_nothing_out_of_order() -> None:
         pytest.param(Ending(Exit(1), cancelled=True, jvm_died=Exit(1)), "cancelled", id="cancelled is the cause"),
     ],
 )
-def test_anything_else_is_a_failure_that_says_why(ending: Ending, said: str) -> None:
+def test_any_other_ending_is_a_failure_with_its_cause(ending: Ending, said: str) -> None:
     result = judge(ending)
     assert not result.succeeded
     assert said in result.error
@@ -44,7 +44,7 @@ def stderr_of(program: str) -> str:
     return run.stderr
 
 
-def test_error_is_the_line_of_the_exception() -> None:
+def test_the_error_is_the_exception_line_of_the_traceback() -> None:
     result = judge(Ending(Exit(1), stderr_tail="a warning\n" + stderr_of("1/0")))
     assert result.error == "ZeroDivisionError: division by zero"
     assert result.traceback.startswith("Traceback")
@@ -73,7 +73,7 @@ def test_earlier_traceback_that_was_only_logged_is_left_out() -> None:
     assert judge(Ending(Exit(1), stderr_tail=tail)).error == "ValueError: end"
 
 
-def test_exception_of_several_lines_gives_its_first() -> None:
+def test_the_error_of_a_multi_line_exception_is_its_first_line() -> None:
     assert judge(Ending(Exit(1), stderr_tail=stderr_of("raise ValueError('one\\ntwo')"))).error == "ValueError: one"
 
 
@@ -128,5 +128,5 @@ def test_traceback_is_bounded() -> None:
         pytest.param(Ending(Exit(-9), memory_mb=768), "the pipeline was killed by SIGKILL", id="killed by somebody"),
     ],
 )
-def test_want_of_memory_is_named_with_what_to_raise(ending: Ending, said: str) -> None:
+def test_an_exceeded_resource_limit_is_named_with_the_setting_to_raise(ending: Ending, said: str) -> None:
     assert judge(ending).error == said

@@ -70,7 +70,7 @@ def test_executor_carries_the_agent_and_our_security_settings() -> None:
     assert lines[-2:] == ["-cp", "/opt/spark/jars/a.jar:/opt/spark/jars/b.jar"]
 
 
-def test_both_take_the_class_archive_and_do_without_one_that_does_not_fit() -> None:
+def test_the_executor_command_has_tolerant_class_archive_options_only_with_an_archive() -> None:
     with_archive = replace(SPARK, class_archive=Path("/cache/classes.jsa"))
     lines = options(executor(spark=with_archive))
     assert "-XX:SharedArchiveFile=/cache/classes.jsa" in lines
@@ -91,22 +91,25 @@ def test_java_25_is_given_its_aot_cache() -> None:
 @pytest.mark.parametrize(
     ("major", "vector_api", "has_module"), [(17, False, True), (25, False, False), (25, True, True)]
 )
-def test_the_vector_api_is_there_unless_it_costs_the_aot_cache(major: int, vector_api: bool, has_module: bool) -> None:
+def test_the_vector_api_module_is_enabled_unless_it_prevents_the_aot_cache(
+    major: int, vector_api: bool, has_module: bool
+) -> None:
     spark = replace(SPARK, java=replace(SPARK.java, major=major), vector_api=vector_api)
     assert (VECTOR_MODULE_OPTION in options(executor(spark=spark))) is has_module
     assert spark.may_use_archive is not (major == 25 and vector_api)
 
 
-def test_an_executor_that_spark_gives_the_vector_api_is_started() -> None:
-    executor(launch=msgspec.structs.replace(LAUNCH, java_options=(*MODULE_OPTIONS, VECTOR_MODULE_OPTION)))
+def test_the_vector_api_module_is_accepted_among_the_executor_java_options() -> None:
+    launch = msgspec.structs.replace(LAUNCH, java_options=(*MODULE_OPTIONS, VECTOR_MODULE_OPTION))
+    assert VECTOR_MODULE_OPTION in options(executor(launch=launch))
 
 
-def test_c2_compiles_when_it_always_did_without_an_aot_cache() -> None:
+def test_c2_thresholds_are_unchanged_without_an_aot_cache() -> None:
     for archive in (None, Path("/cache/classes.jsa")):
         assert not any("Tier4" in line for line in options(executor(spark=replace(SPARK, class_archive=archive))))
 
 
-def test_executor_arguments() -> None:
+def test_the_executor_command_has_the_executor_arguments() -> None:
     argv = executor().argv
     assert argv[:2] == ("/opt/java/bin/java", "@/work/executor.args")
     pairs = dict(zip(argv[3::2], argv[4::2], strict=True))
@@ -154,7 +157,7 @@ def test_small_heaps_are_collected_by_one_thread() -> None:
     assert "-XX:+UseSerialGC" not in options(executor(large))
 
 
-def test_engine_is_handed_over() -> None:
+def test_the_tls_engine_is_passed_to_the_jvm() -> None:
     spark = replace(SPARK, engine=TlsEngine.OPENSSL)
     assert "-Dsluice.tls.engine=openssl" in options(executor(spark=spark))
 
@@ -172,7 +175,7 @@ NATIVE = [Path("netty-tcnative-boringssl-static-2.0.76.Final-linux-x86_64.jar")]
         pytest.param("Linux", "x86_64", "glibc", [], TlsEngine.JDK, id="no library"),
     ],
 )
-def test_engine_is_chosen_by_what_will_load(
+def test_the_tls_engine_is_chosen_by_platform_and_available_jars(
     system: str, machine: str, libc: str, jars: list[Path], engine: TlsEngine
 ) -> None:
     assert engine_for(system, machine, libc, jars) is engine
@@ -184,8 +187,8 @@ def test_files_are_written_for_the_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "driver-jvm.args").stat().st_mode) == 0o600
 
 
-def test_argument_file_is_read_by_java_as_it_was_meant(tmp_path: Path) -> None:
-    """Spaces, quotes, backslashes and signs that mean something to Java's argument files, through a real java."""
+def test_special_characters_in_the_argument_file_survive_a_real_java(tmp_path: Path) -> None:
+    """Spaces, quotes, backslashes and the special characters of Java's argument files, with a real java."""
     value = 'a "quoted" \\ back\\slash # no comment @no-file \\n'
     java = find_java()
     spark = replace(SPARK, java=java)

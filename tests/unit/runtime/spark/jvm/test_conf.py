@@ -1,4 +1,4 @@
-"""What a job may say about Spark, and what it may not."""
+"""Tests of which Spark settings a job may make, and which are refused."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_defaults_are_settings_a_job_may_make() -> None:
     assert check_job_conf(default_conf()) == default_conf()
 
 
-def test_launcher_wins_over_nothing_but_its_own_keys() -> None:
-    """Every setting of the launcher that a job could turn into harm is forbidden to jobs."""
+def test_launcher_settings_are_reserved_except_for_the_application_name() -> None:
+    """Every launcher setting that a job could misuse is forbidden to jobs."""
     for key in launcher_conf(job_id="0" * 32, name="n", host="127.0.0.1", shape=SHAPE):
         assert key == "spark.app.name" or reserved_by(key) is not None
 
@@ -49,7 +49,7 @@ def test_driver_conf_is_complete() -> None:
     assert "spark.files" not in conf
 
 
-def test_driver_conf_refuses_what_the_jobmanager_should_have_refused() -> None:
+def test_driver_conf_refuses_a_forbidden_setting_again() -> None:
     spec = DriverSpec(
         job_id="0" * 32, attempt=1, name="n", trust_domain="td", leader=LeaderDiscovery(home="/h"),
         jobmaster_token=TOKEN.hex(),
@@ -60,13 +60,13 @@ def test_driver_conf_refuses_what_the_jobmanager_should_have_refused() -> None:
 
 
 class TestExecutorStartupConf:
-    """What a driver, which runs the job's code, asks for its executors."""
+    """Executor settings requested by a driver, which runs the job's code."""
 
-    def test_security_is_ours_and_ports_are_dropped(self) -> None:
+    def test_executor_startup_conf_keeps_security_settings_and_drops_ports(self) -> None:
         offered = {**security_conf(), "spark.driver.port": "4242", "spark.rpc.askTimeout": "5s"}
         assert executor_startup_conf(offered) == {**security_conf(), "spark.rpc.askTimeout": "5s"}
 
-    def test_nothing_offered_is_completed(self) -> None:
+    def test_an_empty_executor_startup_conf_gets_the_security_settings(self) -> None:
         assert executor_startup_conf({}) == security_conf()
 
     @pytest.mark.parametrize("key", list(security_conf()))
@@ -77,19 +77,19 @@ class TestExecutorStartupConf:
     @pytest.mark.parametrize(
         "key", ["spark.ssl.rpc.certChain", "spark.executor.extraJavaOptions", "java.x", "spark.sql.extensions"]
     )
-    def test_anything_else_is_refused(self, key: str) -> None:
+    def test_a_setting_that_is_not_for_executor_startup_is_refused(self, key: str) -> None:
         with pytest.raises(ForbiddenSparkConf):
             executor_startup_conf({key: "x"})
 
 
-def test_settings_of_the_shuffle_name_classes_of_the_plugin() -> None:
+def test_shuffle_settings_name_classes_that_exist_in_the_plugin() -> None:
     sources = {path.stem for path in plugin_sources()}
     classes = [value for value in shuffle_conf().values() if value.startswith(SHUFFLE_PACKAGE)]
     assert len(classes) == 3
     assert {name.rpartition(".")[2] for name in classes} <= sources
 
 
-def test_job_cannot_take_its_shuffles_out_of_the_service() -> None:
+def test_shuffle_service_settings_are_reserved() -> None:
     for key in ("spark.shuffle.manager", "spark.shuffle.manager.incremental", "spark.shuffle.sort.io.plugin.class"):
         assert key in shuffle_conf()
         assert reserved_by(key) is not None

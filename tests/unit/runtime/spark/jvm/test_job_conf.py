@@ -92,8 +92,8 @@ def test_reserved_setting_is_refused_by_name(key: str) -> None:
 
 @pytest.mark.parametrize("key", RESERVED_KEYS)
 @pytest.mark.parametrize("variant", [str.upper, str.lower, str.title])
-def test_other_spelling_is_refused_too(key: str, variant: object) -> None:
-    """Spark keys are case-sensitive today; nothing must depend on that staying so."""
+def test_a_reserved_setting_in_another_spelling_is_refused(key: str, variant: object) -> None:
+    """Spark keys are case-sensitive today; nothing must depend on that remaining true."""
     assert callable(variant)
     spelled = variant(key).replace("Spark.", "spark.").replace("SPARK.", "spark.")
     with pytest.raises(ForbiddenSparkConf):
@@ -101,8 +101,8 @@ def test_other_spelling_is_refused_too(key: str, variant: object) -> None:
 
 
 @pytest.mark.parametrize("rule", RESERVED, ids=lambda rule: rule.pattern)
-def test_every_rule_refuses_something_of_its_own(rule: object) -> None:
-    """No rule is dead, and each is tried by the table above."""
+def test_every_reservation_rule_is_the_one_that_refuses_some_key(rule: object) -> None:
+    """No rule is dead, and each one is tested by the table above."""
     assert any(reserved_by(key) is rule for key in [*RESERVED_KEYS, "spark.ssl", "spark.ui", "spark.remote.x"])
 
 
@@ -116,7 +116,7 @@ def test_harmless_setting_is_kept(key: str) -> None:
     ["", "spark", "spark.", "sparkling.key", "log4j.rootLogger", "spark.a b", "spark.a=b", "spark.a\nspark.ssl.x",
      " spark.sql.x", "spark..ssl", "spark.\u017f\u017fl.rpc.enabled"],
 )  # fmt: skip
-def test_what_is_no_spark_key_is_refused(key: str) -> None:
+def test_a_malformed_spark_key_is_refused(key: str) -> None:
     with pytest.raises(ForbiddenSparkConf):
         check_job_conf({key: "x"})
 
@@ -128,7 +128,7 @@ def test_control_characters_in_a_value_are_refused(value: str) -> None:
         check_job_conf({"spark.sql.adaptive.x": value})
 
 
-def test_limits() -> None:
+def test_too_long_values_and_too_many_settings_are_refused() -> None:
     check_job_conf({"spark.sql.adaptive.x": "v" * MAX_CONF_VALUE_CHARACTERS})
     with pytest.raises(ForbiddenSparkConf, match="characters"):
         check_job_conf({"spark.sql.adaptive.x": "v" * (MAX_CONF_VALUE_CHARACTERS + 1)})
@@ -145,7 +145,7 @@ def test_error_does_not_repeat_the_value() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=40), st.text(max_size=40), max_size=5))
-def test_what_passes_is_allowed_by_name(conf: dict[str, str]) -> None:
+def test_a_conf_that_is_accepted_contains_only_allowed_keys(conf: dict[str, str]) -> None:
     try:
         passed = check_job_conf(conf)
     except ForbiddenSparkConf:
@@ -155,7 +155,7 @@ def test_what_passes_is_allowed_by_name(conf: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("key", NOT_LISTED)
-def test_setting_that_is_not_listed_is_refused_until_the_operator_allows_it(key: str) -> None:
+def test_an_unlisted_setting_is_refused_until_the_operator_allows_it(key: str) -> None:
     with pytest.raises(ForbiddenSparkConf, match="allowed settings") as caught:
         check_job_conf({key: "x"})
     assert "allow_conf" in caught.value.remedy
@@ -166,7 +166,7 @@ def test_setting_that_is_not_listed_is_refused_until_the_operator_allows_it(key:
 
 
 @pytest.mark.parametrize("key", RESERVED_KEYS)
-def test_no_operator_allows_what_is_reserved(key: str) -> None:
+def test_an_operator_cannot_allow_a_reserved_setting(key: str) -> None:
     with pytest.raises(ForbiddenSparkConf, match="cannot let jobs set"):
         check_allow_conf([key])
     with pytest.raises(ForbiddenSparkConf):
@@ -178,7 +178,7 @@ def test_no_operator_allows_what_is_reserved(key: str) -> None:
 @pytest.mark.parametrize(
     "pattern", ["*", "spark", "spark*", "*.sql", "spark.sql.c*", "spark.a b", "spark.a,spark.b", ""]
 )
-def test_allow_conf_takes_names_and_prefixes(pattern: str) -> None:
+def test_a_malformed_allow_conf_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ForbiddenSparkConf, match="not a Spark setting"):
         check_allow_conf([pattern])
 
@@ -196,7 +196,7 @@ def test_a_spelling_mistake_is_answered_with_the_nearest_setting() -> None:
     assert "spark.default.parallelism" in caught.value.remedy
 
 
-def test_case_matters_in_what_is_allowed() -> None:
+def test_an_allowed_setting_in_another_case_is_refused() -> None:
     """Spark would ignore the setting."""
     with pytest.raises(ForbiddenSparkConf):
         check_job_conf({"spark.Default.Parallelism": "4"})
@@ -208,7 +208,7 @@ def test_nothing_is_both_allowed_and_reserved_by_name() -> None:
     assert len(names) == len(set(names))
 
 
-def test_lists_for_the_jvm_survive_a_property() -> None:
+def test_reserved_and_allowed_lists_are_rendered_as_jvm_properties() -> None:
     properties = rendered(["spark.sql.catalog.*"])
     assert properties.keys() == {RESERVED_PROPERTY, ALLOWED_PROPERTY}
     reserved = properties[RESERVED_PROPERTY].split(",")

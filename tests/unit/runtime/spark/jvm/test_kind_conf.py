@@ -1,4 +1,4 @@
-"""Which settings a job has besides its own and the launcher's."""
+"""Settings that a job gets in addition to its own and the launcher's."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def test_pipeline_keeps_sparks_own_shuffle_without_the_service() -> None:
 
 
 @pytest.mark.parametrize("kind", list(JobKind))
-def test_shuffles_of_every_kind_of_job_go_through_the_service(kind: JobKind) -> None:
+def test_every_kind_of_job_uses_the_shuffle_service(kind: JobKind) -> None:
     conf = kind_conf(assignment(shuffle=True, kind=kind), "127.0.0.1")
     assert shuffle_conf().items() <= conf.items()
 
 
-def test_connect_session_has_its_listener_besides() -> None:
+def test_a_connect_session_also_gets_its_listener_settings() -> None:
     conf = kind_conf(assignment(shuffle=True, kind=JobKind.CONNECT), "127.0.0.1")
     assert conf == {**shuffle_conf(), **connect_conf("127.0.0.1", 60.0)}
 
@@ -42,6 +42,6 @@ def test_connect_session_has_its_listener_besides() -> None:
 @pytest.mark.parametrize(
     ("seal", "said"), [pytest.param(True, "true", id="on"), pytest.param(False, "false", id="off")]
 )
-def test_jobs_are_told_whether_to_seal(seal: Seal, said: str) -> None:
+def test_the_seal_setting_is_passed_to_jobs_that_use_the_shuffle_service(seal: Seal, said: str) -> None:
     assert kind_conf(assignment(shuffle=True, seal=seal), "127.0.0.1")["spark.sluice.shuffle.seal"] == said
     assert kind_conf(assignment(shuffle=False, seal=seal), "127.0.0.1") == {}

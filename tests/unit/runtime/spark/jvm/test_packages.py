@@ -19,14 +19,14 @@ from sluice.runtime.spark.jvm.packages import (
 
 
 def ref(name: str) -> BlobRef:
-    """A blob of that name."""
+    """Return a reference to a blob with that name."""
     return BlobRef(sha256="0" * 64, name=name, size=1)
 
 
 def submission(
     *, files: tuple[str, ...] = (), modules: tuple[str, ...] = (), archives: tuple[tuple[str, str], ...] = ()
 ) -> JobSubmission:
-    """A job with these files besides."""
+    """Return a job with these files in addition to its pipeline."""
     return JobSubmission(
         name="p",
         owner="ada",
@@ -38,7 +38,7 @@ def submission(
 
 
 @pytest.mark.parametrize("name", ["m.py", "m.zip", "m.egg", "m-1.0-py3-none-any.whl", "M.PY"])
-def test_modules_are_told_by_their_suffix(name: str) -> None:
+def test_modules_with_a_known_suffix_are_accepted(name: str) -> None:
     check_packages(submission(modules=(name,)))
 
 
@@ -56,7 +56,7 @@ def test_modules_are_told_by_their_suffix(name: str) -> None:
         pytest.param(submission(files=("e",), archives=(("e.zip", "e"),)), id="a-file-and-a-directory-of-one-name"),
     ],
 )
-def test_what_spark_would_misread_is_refused(wrong: JobSubmission) -> None:
+def test_packages_with_unusable_or_conflicting_names_are_refused(wrong: JobSubmission) -> None:
     with pytest.raises(PackageRefused):
         check_packages(wrong)
 
@@ -67,14 +67,14 @@ def test_an_archive_is_unpacked_under_its_name_without_the_suffix(file: str, nam
 
 
 def wheel(path: Path, *members: str) -> Path:
-    """A zip file with these members."""
+    """Create a zip file with these members and return its path."""
     with zipfile.ZipFile(path, "w") as package:
         for member in members:
             package.writestr(member, "X = 1\n")
     return path
 
 
-def test_a_wheel_becomes_what_pyspark_knows(tmp_path: Path) -> None:
+def test_a_wheel_is_given_the_suffix_zip_for_pyspark(tmp_path: Path) -> None:
     name = "m-1.0-py3-none-any.whl"
     check_importable(wheel(tmp_path / name, "m/__init__.py"), name)
     assert importable_name(name) == "m-1.0-py3-none-any.whl.zip"
@@ -82,19 +82,19 @@ def test_a_wheel_becomes_what_pyspark_knows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("member", ["m/_fast.cpython-311-x86_64-linux-gnu.so", "m/x.pyd", "m/lib.so.1.2"])
-def test_native_code_is_refused_with_a_way_out(tmp_path: Path, member: str) -> None:
+def test_a_wheel_with_native_code_is_refused_with_a_hint_to_archives(tmp_path: Path, member: str) -> None:
     with pytest.raises(DriverFailed, match="--archives"):
         check_importable(wheel(tmp_path / "m.whl", "m/__init__.py", member), "m.whl")
 
 
-def test_what_is_no_zip_file_is_refused(tmp_path: Path) -> None:
+def test_a_module_archive_that_is_not_a_zip_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.zip").write_bytes(b"no zip")
     with pytest.raises(DriverFailed, match="not a zip file"):
         check_importable(tmp_path / "m.zip", "m.zip")
     check_importable(tmp_path / "m.py", "m.py")
 
 
-def test_spark_is_told_of_all(tmp_path: Path) -> None:
+def test_all_packages_are_in_the_spark_conf_and_the_python_path(tmp_path: Path) -> None:
     packages = Packages((tmp_path / "m.zip", tmp_path / "n.py"), ((tmp_path / "e.tgz", "env"),))
     assert packages.conf([tmp_path / "data.csv"]) == {
         "spark.files": f"{tmp_path}/data.csv,{tmp_path}/m.zip,{tmp_path}/n.py",

@@ -25,10 +25,10 @@ ARM = "processor\t: 0\nFeatures\t: fp asimd aes pmull sha1\n"
         pytest.param(False, X86, False, id="off"),
     ],
 )
-def test_seals(tmp_path: Path, seal: Seal, cpu: str, expected: bool) -> None:
+def test_sealing_depends_on_the_setting_and_the_cpu(tmp_path: Path, seal: Seal, cpu: str, expected: bool) -> None:
     (tmp_path / "cpuinfo").write_text(cpu)
     assert seals(seal, tmp_path / "cpuinfo") is expected
 
 
-def test_no_cpuinfo_means_no_instructions(tmp_path: Path) -> None:
+def test_without_cpuinfo_a_job_does_not_seal_automatically(tmp_path: Path) -> None:
     assert not seals("auto", tmp_path / "cpuinfo")

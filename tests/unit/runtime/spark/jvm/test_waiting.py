@@ -1,4 +1,4 @@
-"""What a JVM that waits is started with, and what it is told."""
+"""How a warm JVM is started, and what it is told later."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def spark() -> SparkRuntime:
     return SparkRuntime(java, SparkDistribution(Path("/spark"), "4.3.0", ()), Path("/plugin.jar"), TlsEngine.JDK)
 
 
-def test_it_has_no_identity_and_runs_the_waiting_room(spark: SparkRuntime) -> None:
+def test_the_waiting_command_runs_the_waiting_room_without_an_identity(spark: SparkRuntime) -> None:
     command = waiting_command(spark, OPTIONS, {"HOME": "/w"}, temp_dir=Path("/t"), argfile=Path("/w/args"))
     assert command.argv == ("/usr/bin/java", "@/w/args", WAITING_ROOM, "/t/ready")
     assert b"-javaagent:/plugin.jar=wait:/identity" in command.files[Path("/w/args")]
 
 
-def test_it_becomes_only_what_has_the_same_options(spark: SparkRuntime) -> None:
+def test_a_waiting_jvm_can_become_only_a_program_with_the_same_options(spark: SparkRuntime) -> None:
     waiting = waiting_command(spark, OPTIONS, {}, temp_dir=Path("/t"), argfile=Path("/w/args"))
 
     def becomes(*options: str) -> bool:
@@ -45,7 +45,7 @@ def test_a_jvm_without_our_agent_cannot_wait(spark: SparkRuntime) -> None:
         waiting_command(spark, ("-Xmx768m",), {}, temp_dir=Path("/t"), argfile=Path("/w/args"))
 
 
-def test_the_line_has_all_that_a_command_line_would_and_is_one_line(spark: SparkRuntime) -> None:
+def test_the_job_line_holds_the_whole_command_in_one_line(spark: SparkRuntime) -> None:
     program = JvmProgram(OPTIONS, "Main", ("--cores", "1"), {"spark.a": "two\nlines"})
     line = job_line(program.command(spark, {"HOME": "/w"}, Path("/w/args")), {"MORE": "1"})
     assert line.count(b"\n") == 1

@@ -1,4 +1,4 @@
-"""What runs in a pod of a job: the command that Spark means, and a first process that looks after its children."""
+"""The processes in a job's pod: the command that Spark requests, and an init process for its children."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ def test_an_executor_gets_its_options_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["sh", "-c", "id"], ["executor", "--more"], ["driver-py"]])
-def test_nothing_else_is_run(arguments: list[str]) -> None:
+def test_arguments_for_neither_driver_nor_executor_are_refused(arguments: list[str]) -> None:
     with pytest.raises(SparkError, match="arguments begin with"):
         command(arguments, EXECUTOR)
 
 
-def test_what_spark_did_not_set_is_named() -> None:
+def test_a_missing_executor_variable_is_named_in_the_error() -> None:
     with pytest.raises(SparkError, match="SPARK_EXECUTOR_ID"):
         command(["executor"], {name: value for name, value in EXECUTOR.items() if name != "SPARK_EXECUTOR_ID"})
 
 
-def test_the_job_may_choose_its_python_and_not_its_spark() -> None:
+def test_a_job_can_choose_its_python_but_not_its_spark_or_java() -> None:
     chosen = {"PYSPARK_PYTHON": "/py", "SPARK_HOME": "/elsewhere", "OTHER": "1"}
     found = job_pod_environment(chosen, spark_home=SPARK, java_home=Path("/opt/java"))
     assert (found["PYSPARK_PYTHON"], found["SPARK_HOME"], found["JAVA_HOME"], found["OTHER"]) == (
@@ -74,11 +74,11 @@ def test_the_job_may_choose_its_python_and_not_its_spark() -> None:
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
-async def test_its_exit_code_is_that_of_the_pod(script: str, code: int) -> None:
+async def test_the_exit_code_of_the_job_is_that_of_the_pod(script: str, code: int) -> None:
     assert await run_in_pod(["/bin/sh", "-c", script], dict(os.environ)) == code
 
 
-async def test_the_end_of_a_pod_ends_it_in_order(tmp_path: Path) -> None:
+async def test_ending_the_pod_terminates_the_job_gracefully(tmp_path: Path) -> None:
     begun, ended = tmp_path / "begun", tmp_path / "ended"
     script = f"trap 'touch {ended}; exit 0' TERM; touch {begun}; while :; do sleep 0.05; done"
     running = asyncio.create_task(run_in_pod(["/bin/sh", "-c", script], dict(os.environ)))
@@ -89,6 +89,6 @@ async def test_the_end_of_a_pod_ends_it_in_order(tmp_path: Path) -> None:
     assert ended.exists()
 
 
-async def test_signals_that_python_ignores_are_not_ignored_by_the_job() -> None:
+async def test_the_job_does_not_ignore_signals_that_python_ignores() -> None:
     assert signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN
     assert await run_in_pod(["/bin/sh", "-c", "kill -PIPE $$; exit 0"], dict(os.environ)) == 128 + signal.SIGPIPE

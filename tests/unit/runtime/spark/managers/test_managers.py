@@ -1,4 +1,4 @@
-"""What is handed to YARN and Kubernetes: complete, confined, and without anything secret."""
+"""What is submitted to YARN and Kubernetes: complete, confined, and without secrets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ TRUST_DOMAIN = "td.example"
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Fields of the Kubernetes API v1, as far as we write them; a misspelt one would be dropped there silently."""
+    """The Kubernetes API v1 fields that we write.
+
+    Kubernetes would silently drop a misspelt field; these types refuse it.
+    """
 
 
 class Capabilities(Strict):
@@ -147,7 +150,7 @@ class ConfigMap(Strict):
 
 @pytest.fixture
 def job(tmp_path: Path) -> ForeignJob:
-    """A pipeline with a file and an argument."""
+    """A job whose pipeline has a file and an argument."""
     pipeline, table = tmp_path / "pipe line.py", tmp_path / "table.csv"
     pipeline.write_text("print('hello')\n")
     table.write_bytes(b"\x00\xff")
@@ -197,7 +200,7 @@ def test_a_kubernetes_submission_is_complete_and_every_jvm_has_the_agent(job: Fo
     assert conf["spark.kubernetes.authenticate.executor.serviceAccountName"] == "spark-executor"
 
 
-def test_pods_are_of_the_api_and_confined(job: ForeignJob) -> None:
+def test_pod_templates_are_valid_and_confined(job: ForeignJob) -> None:
     rendering = render_kubernetes(KubernetesJob(ID, job, CONFIG, TRUST_DOMAIN), Path("/render"))
     for end, token in (("driver", True), ("executor", False)):
         pod = msgspec.json.decode(rendering.files[f"{end}-pod.json"], type=Pod)
@@ -241,7 +244,9 @@ def test_pods_are_of_the_api_and_confined(job: ForeignJob) -> None:
         pytest.param({"namespace": "../x"}, "kubernetes.namespace", id="no-namespace"),
     ],
 )
-def test_an_incomplete_configuration_is_refused(job: ForeignJob, change: dict[str, str], match: str) -> None:
+def test_an_incomplete_or_unsafe_kubernetes_configuration_is_refused(
+    job: ForeignJob, change: dict[str, str], match: str
+) -> None:
     config = msgspec.structs.replace(CONFIG, **change)
     with pytest.raises(SparkError, match=match):
         render_kubernetes(KubernetesJob(ID, job, config, TRUST_DOMAIN), Path("/render"))
@@ -251,7 +256,7 @@ def test_an_incomplete_configuration_is_refused(job: ForeignJob, change: dict[st
     "key",
     ["spark.driver.extraJavaOptions", "spark.ssl.rpc.enabled", "spark.kubernetes.driver.secrets.x", "spark.master"],
 )
-def test_a_job_sets_no_more_there_than_here(job: ForeignJob, key: str) -> None:
+def test_reserved_settings_are_refused_on_kubernetes_and_yarn_too(job: ForeignJob, key: str) -> None:
     forbidden = ForeignJob(name=job.name, pipeline=job.pipeline, spark_conf={key: "x"})
     with pytest.raises(ForbiddenSparkConf, match=key):
         render_kubernetes(KubernetesJob(ID, forbidden, CONFIG, TRUST_DOMAIN), Path("/render"))
@@ -259,7 +264,7 @@ def test_a_job_sets_no_more_there_than_here(job: ForeignJob, key: str) -> None:
         render_yarn(forbidden, YarnConfig(identity="/etc/sluice/identity"), Path("/p.jar"), Path("/render"))
 
 
-def test_files_that_do_not_fit_into_an_object_are_refused(job: ForeignJob, tmp_path: Path) -> None:
+def test_files_too_large_for_a_kubernetes_object_are_refused(job: ForeignJob, tmp_path: Path) -> None:
     large = tmp_path / "large"
     large.write_bytes(b"x" * (700 << 10))
     with pytest.raises(SparkError, match="900 KiB"):

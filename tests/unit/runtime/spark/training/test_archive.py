@@ -1,4 +1,4 @@
-"""Archives of classes: found when they are what was made, and refused whenever they might not be."""
+"""Class archives are found if they are as they were made, and refused if in doubt."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ JAVA_25 = Java(Path("/opt/java25/bin/java"), 25, "openjdk 25.0.3")
 
 @pytest.fixture
 def spark(tmp_path: Path) -> SparkDistribution:
-    """A Spark of two jars."""
+    """A Spark distribution with two jars."""
     jars = tmp_path / "jars"
     jars.mkdir()
     for name in ("a.jar", "b.jar"):
@@ -44,13 +44,13 @@ def spark(tmp_path: Path) -> SparkDistribution:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """Where archives are."""
+    """The directory for archives."""
     return tmp_path / "cache"
 
 
 @dataclass
 class Workshop:
-    """Makes archives without any Java, and counts them."""
+    """Makes archives without Java, and records them."""
 
     spark: SparkDistribution
     cache: Path
@@ -58,7 +58,7 @@ class Workshop:
     before: Callable[[], None] = lambda: None
 
     def make(self, java: Java, spark: SparkDistribution, work: Path, made: Path) -> None:
-        """What a rehearsal does."""
+        """Make an archive; stands for a training run of Spark."""
         assert work.stat().st_mode & 0o777 == 0o700
         assert made.parent == work
         self.made.append(made)
@@ -72,7 +72,7 @@ class Workshop:
         return make_class_archive(java=java, spark=self.spark, cache=self.cache, make=self.make)
 
     def found(self, java: Java = JAVA) -> Path | None:
-        """The archive that a JVM is given."""
+        """Return the archive that a JVM would be given."""
         return find_class_archive(java, self.spark, cache=self.cache)
 
 
@@ -81,7 +81,7 @@ def workshop(spark: SparkDistribution, cache: Path) -> Workshop:
     return Workshop(spark, cache)
 
 
-def test_one_that_was_made_is_found(workshop: Workshop, spark: SparkDistribution, cache: Path) -> None:
+def test_a_class_archive_that_was_made_is_found(workshop: Workshop, spark: SparkDistribution, cache: Path) -> None:
     assert workshop.found() is None
     archive = workshop.archive()
     assert archive.read_bytes() == b"code"
@@ -91,7 +91,7 @@ def test_one_that_was_made_is_found(workshop: Workshop, spark: SparkDistribution
     assert sorted(path.suffix for path in cache.iterdir()) == [".jsa", ".json", ".lock"]
 
 
-def test_it_is_made_once_however_many_want_it(workshop: Workshop) -> None:
+def test_a_class_archive_is_made_once_for_concurrent_callers(workshop: Workshop) -> None:
     threads = [threading.Thread(target=workshop.archive) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -100,7 +100,7 @@ def test_it_is_made_once_however_many_want_it(workshop: Workshop) -> None:
     assert len(workshop.made) == 1
 
 
-def test_another_jvm_or_another_jar_has_another(spark: SparkDistribution, cache: Path) -> None:
+def test_another_jvm_or_other_jars_have_another_class_archive(spark: SparkDistribution, cache: Path) -> None:
     def name(java: Java, spark: SparkDistribution) -> Path:
         return archive_file(java, spark, cache=cache)
 
@@ -111,7 +111,7 @@ def test_another_jvm_or_another_jar_has_another(spark: SparkDistribution, cache:
     assert name(JAVA, spark) != first
 
 
-def test_another_plugin_has_another_for_it_rewrites_other_classes(
+def test_another_plugin_has_another_class_archive(
     spark: SparkDistribution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "Guard.scala"
@@ -142,7 +142,7 @@ def test_java_25_and_newer_use_aot_caches(java: Java, option: str, workshop: Wor
     assert {"-Xlog:aot*=off", "-Xlog:cds*=off"} & set(lines), "the JVM would print among the job's own lines"
 
 
-def test_java_25_is_taken_once_it_has_an_archive(workshop: Workshop, tmp_path: Path) -> None:
+def test_java_25_is_preferred_once_it_has_a_class_archive(workshop: Workshop, tmp_path: Path) -> None:
     for name, version in (("path", "17.0.15"), ("jvm/best", "25.0.3")):
         home = tmp_path / name
         (home / "bin").mkdir(parents=True)
@@ -202,7 +202,7 @@ def _writable_digest(archive: Path) -> None:
     [_other_code, _truncated, _longer, _writable, _link, _gone, _no_digest, _writable_digest],
     ids=lambda harm: harm.__name__,
 )
-def test_one_that_may_not_be_what_was_made_is_not_used_but_made_again(
+def test_a_class_archive_that_may_have_been_changed_is_made_again(
     workshop: Workshop, harm: Callable[[Path], None], java: Java
 ) -> None:
     archive = workshop.archive(java)
@@ -213,7 +213,7 @@ def test_one_that_may_not_be_what_was_made_is_not_used_but_made_again(
     assert len(workshop.made) == 2
 
 
-def test_nothing_in_a_directory_that_others_may_write_is_used(workshop: Workshop, cache: Path) -> None:
+def test_a_class_archive_in_a_directory_writable_by_others_is_not_used(workshop: Workshop, cache: Path) -> None:
     workshop.archive()
     cache.chmod(0o777)
     assert workshop.found() is None
@@ -221,14 +221,14 @@ def test_nothing_in_a_directory_that_others_may_write_is_used(workshop: Workshop
         workshop.archive()
 
 
-def test_one_of_somebody_else_is_not_used(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_archive_of_another_user_is_not_used(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = workshop.archive().stat().st_uid + 7
     monkeypatch.setattr(code_cache, "TRUSTED_OWNERS", frozenset())
     monkeypatch.setattr(os, "geteuid", lambda: owner)
     assert workshop.found() is None
 
 
-def test_a_job_that_fails_leaves_nothing(workshop: Workshop, cache: Path) -> None:
+def test_a_failed_training_job_leaves_no_class_archive(workshop: Workshop, cache: Path) -> None:
     def fails() -> None:
         raise ClassArchiveFailed("Spark's JVM did not start")
 
@@ -238,14 +238,14 @@ def test_a_job_that_fails_leaves_nothing(workshop: Workshop, cache: Path) -> Non
     assert [path.suffix for path in cache.iterdir()] == [".lock"]
 
 
-def test_nothing_is_used_while_it_is_made(workshop: Workshop) -> None:
+def test_a_class_archive_is_not_found_while_it_is_made(workshop: Workshop) -> None:
     seen: list[Path | None] = []
     workshop.before = lambda: seen.append(workshop.found())
     workshop.archive()
     assert seen == [None]
 
 
-def test_the_leftovers_of_one_that_was_killed_are_removed(workshop: Workshop, cache: Path) -> None:
+def test_leftovers_of_a_killed_training_are_removed(workshop: Workshop, cache: Path) -> None:
     workshop.archive()
     left = cache / "making-classes-killed"
     left.mkdir()
@@ -254,7 +254,7 @@ def test_the_leftovers_of_one_that_was_killed_are_removed(workshop: Workshop, ca
     assert not left.exists()
 
 
-def test_old_archives_go(workshop: Workshop, cache: Path) -> None:
+def test_old_class_archives_are_removed(workshop: Workshop, cache: Path) -> None:
     javas = [replace(JAVA, build=f"build {number}") for number in range(KEPT_ARCHIVES + 2)]
     for number, java in enumerate(javas):
         archive = workshop.archive(java)
@@ -265,13 +265,13 @@ def test_old_archives_go(workshop: Workshop, cache: Path) -> None:
     assert {path.stem for path in cache.glob("*.json")} == {path.stem for path in kept}
 
 
-def test_the_digest_beside_it_is_that_of_its_content(workshop: Workshop) -> None:
+def test_a_class_archive_has_a_note_with_its_digest_and_size(workshop: Workshop) -> None:
     note = json.loads(workshop.archive().with_suffix(".json").read_text())
     assert note == {"sha256": hashlib.sha256(b"code").hexdigest(), "size": 4}
 
 
 def test_only_classes_with_a_class_file_are_archived() -> None:
-    """A JVM with an agent dies of any other."""
+    """A JVM with an agent crashes on any other class."""
     listed = """# NOTE: do not edit
 java/lang/Object id: 0
 org/apache/spark/SparkEnv id: 7
@@ -283,7 +283,7 @@ made/Elsewhere id: 9 super: 0 source: other.jar
     assert class_names(listed) == ["java/lang/Object", "org/apache/spark/SparkEnv"]
 
 
-def test_an_order_reaches_the_rehearsal_as_it_is(spark: SparkDistribution, tmp_path: Path) -> None:
+def test_an_order_survives_being_written_for_the_rehearsal(spark: SparkDistribution, tmp_path: Path) -> None:
     order = Order(
         spark=SparkRuntime(JAVA_25, spark, tmp_path / "plugin.jar", TlsEngine.OPENSSL),
         directory=tmp_path,

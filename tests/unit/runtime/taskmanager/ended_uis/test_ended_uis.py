@@ -1,4 +1,4 @@
-"""Spark's UI of jobs that have ended on a TaskManager: which event logs it takes, and which UIs go. No JVM."""
+"""Spark's UI of ended jobs on a TaskManager: which event logs it accepts, which UIs it ends. No JVM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JOBS = UiRequest(path="/jobs/", query="", base="/v1/jobs/1/ui")
 
 @dataclass
 class Ui:
-    """Shows its event log when it is told to."""
+    """A fake UI that shows its event log once the test allows it."""
 
     job_id: str
     places: UiPlaces
@@ -43,7 +43,7 @@ class Ui:
 
 @dataclass
 class Uis:
-    """The endpoint, its UIs, and its clock."""
+    """The endpoint, its UIs and its clock."""
 
     directory: Path
     now: float = 0.0
@@ -79,7 +79,7 @@ def uis(tmp_path: Path) -> Uis:
     return Uis(tmp_path / "ended-ui")
 
 
-async def test_from_nothing_to_a_page(uis: Uis) -> None:
+async def test_an_ended_ui_is_loaded_started_and_shown(uis: Uis) -> None:
     assert await uis.state(ONE) is EndedUiState.ABSENT
     await uis.load(ONE, b"log ", last=False)
     assert await uis.state(ONE) is EndedUiState.LOADING
@@ -95,7 +95,7 @@ async def test_from_nothing_to_a_page(uis: Uis) -> None:
 
 
 @pytest.mark.parametrize(("offset", "data"), [pytest.param(9, b"x", id="gap"), pytest.param(2, b"x", id="overlap")])
-async def test_a_piece_that_does_not_follow_is_refused(uis: Uis, offset: int, data: bytes) -> None:
+async def test_an_event_log_piece_with_a_gap_or_overlap_is_refused(uis: Uis, offset: int, data: bytes) -> None:
     await uis.load(ONE, b"abcd", last=False)
     with pytest.raises(EndedUiRefused):
         await uis.load(ONE, data, offset=offset)
@@ -105,18 +105,18 @@ async def test_a_piece_that_does_not_follow_is_refused(uis: Uis, offset: int, da
     assert uis.made[ONE].places.event_log.read_bytes() == b"abcdef"
 
 
-async def test_a_middle_without_a_beginning_is_refused(uis: Uis) -> None:
+async def test_an_event_log_piece_without_the_first_piece_is_refused(uis: Uis) -> None:
     with pytest.raises(EndedUiRefused, match="first piece"):
         await uis.load(ONE, b"x", offset=5)
 
 
-async def test_a_giant_event_log_is_refused(uis: Uis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_event_log_over_the_size_limit_is_refused(uis: Uis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ended_uis, "MAX_EVENT_LOG_BYTES", 6)
     with pytest.raises(EndedUiRefused, match="more than 6 bytes"):
         await uis.load(ONE, b"abcd", b"efgh")
 
 
-async def test_the_one_that_was_used_longest_ago_makes_room(uis: Uis) -> None:
+async def test_the_least_recently_used_ui_makes_room_for_another(uis: Uis) -> None:
     one = await uis.shown(ONE)
     uis.now = 1
     two = await uis.shown(TWO)
@@ -128,7 +128,7 @@ async def test_the_one_that_was_used_longest_ago_makes_room(uis: Uis) -> None:
     assert not two.places.temp.exists()
 
 
-async def test_those_that_are_read_are_not_ended_for_others(uis: Uis) -> None:
+async def test_uis_that_are_loading_are_not_ended_for_others(uis: Uis) -> None:
     await uis.load(ONE, b"x")
     await uis.load(TWO, b"x")
     with pytest.raises(EndedUiRefused, match="2 other jobs"):
@@ -136,7 +136,7 @@ async def test_those_that_are_read_are_not_ended_for_others(uis: Uis) -> None:
     assert not uis.made[ONE].ended
 
 
-async def test_idle_stalled_and_failed_ones_go(uis: Uis) -> None:
+async def test_idle_stalled_and_failed_uis_are_removed(uis: Uis) -> None:
     one = await uis.shown(ONE)
     await uis.load(TWO, b"x", last=False)
     uis.now = STALLED_SECONDS + 1
@@ -154,32 +154,32 @@ async def test_idle_stalled_and_failed_ones_go(uis: Uis) -> None:
     assert one.ended
 
 
-async def test_one_that_is_busy_is_asked_again(uis: Uis) -> None:
+async def test_a_ui_that_answers_503_counts_as_loading(uis: Uis) -> None:
     one = await uis.shown(ONE)
     one.status = 503
     assert await uis.state(ONE) is EndedUiState.LOADING
 
 
-async def test_a_failed_one_can_be_tried_again(uis: Uis) -> None:
+async def test_a_failed_ui_can_be_loaded_again(uis: Uis) -> None:
     await uis.load(ONE, b"x")
     uis.made[ONE].why = "out of memory"
     await uis.load(ONE, b"y")
     assert await uis.state(ONE) is EndedUiState.LOADING
 
 
-async def test_two_who_begin_at_once_make_one(uis: Uis) -> None:
+async def test_two_concurrent_loads_of_a_job_make_one_ui(uis: Uis) -> None:
     done = await asyncio.gather(uis.load(ONE, b"x"), uis.load(ONE, b"x"), return_exceptions=True)
     assert [type(each) for each in done] == [type(None), EndedUiRefused]
 
 
-async def test_nothing_is_left_at_the_end(uis: Uis) -> None:
+async def test_stopping_ends_all_uis_and_removes_their_files(uis: Uis) -> None:
     one = await uis.shown(ONE)
     await uis.endpoint.on_stop()
     assert one.ended
     assert list(uis.directory.iterdir()) == []
 
 
-async def test_what_a_killed_process_has_left_goes_at_the_next_start(uis: Uis) -> None:
+async def test_files_left_by_a_killed_process_are_removed_at_the_next_start(uis: Uis) -> None:
     left = UiPlaces.make(uis.directory / ONE)
     left.event_log.write_bytes(b"x")
     await uis.endpoint.on_start()

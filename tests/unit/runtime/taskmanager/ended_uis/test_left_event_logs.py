@@ -23,13 +23,13 @@ def test_a_log_is_read_in_pieces(tmp_path: Path) -> None:
     assert read_event_log(tmp_path, 10, 100).data == b""
 
 
-def test_no_piece_is_larger_than_a_message(tmp_path: Path) -> None:
+def test_an_event_log_piece_is_bounded(tmp_path: Path) -> None:
     (tmp_path / EVENT_LOG).write_bytes(b"x" * (MAX_EVENT_LOG_CHUNK_BYTES + 5))
     assert len(read_event_log(tmp_path, 0, 1 << 40).data) == MAX_EVENT_LOG_CHUNK_BYTES
 
 
 @pytest.mark.parametrize("kind", ["nothing", "link", "fifo", "directory", "second name"])
-def test_what_is_no_event_log_is_none(tmp_path: Path, kind: str) -> None:
+def test_anything_but_a_regular_file_is_not_read_as_an_event_log(tmp_path: Path, kind: str) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"not for them")
     driver = tmp_path / "driver-1"
@@ -46,14 +46,14 @@ def test_what_is_no_event_log_is_none(tmp_path: Path, kind: str) -> None:
     assert read_event_log(driver, 0, 100) == NONE
 
 
-def test_it_stays_when_a_driver_is_cleaned_up(tmp_path: Path) -> None:
+def test_the_event_log_is_kept_when_a_driver_directory_is_cleaned(tmp_path: Path) -> None:
     for name in (EVENT_LOG, CUT, "driver.stdout", "driver.json"):
         (tmp_path / name).write_bytes(b"x")
     clean_driver_directory(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {EVENT_LOG, CUT, "driver.stdout"}
 
 
-def test_only_those_of_the_latest_jobs_and_drivers_stay(tmp_path: Path) -> None:
+def test_only_event_logs_of_the_latest_jobs_and_drivers_are_kept(tmp_path: Path) -> None:
     jobs = [tmp_path / f"{number:032x}" for number in range(KEPT_EVENT_LOGS + 3)]
     for at, job in enumerate(jobs):
         for attempt in (9, 10):

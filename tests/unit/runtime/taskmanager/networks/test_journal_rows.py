@@ -1,4 +1,4 @@
-"""What a network tells goes into the journal, and what the journal ends is ended in the network."""
+"""Reports of a network go into the journal, and connections ended by the journal end in the network."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def world() -> World:
     return World()
 
 
-def test_connection_from_its_beginning_to_its_end(world: World) -> None:
+def test_a_connection_is_recorded_from_its_start_to_its_end(world: World) -> None:
     made = world.connect(1)
     world.rows.moved(made, Traffic(3, 4))
     (row,) = world.journal.report().rows
@@ -82,7 +82,7 @@ def test_connection_from_its_beginning_to_its_end(world: World) -> None:
     assert (row.bytes_up, row.bytes_down, row.open, row.verdict) == (5, 6, False, EgressVerdict.ALLOWED)
 
 
-def test_address_that_no_name_stands_for(world: World) -> None:
+def test_a_connection_to_a_plain_address_is_recorded_by_address(world: World) -> None:
     world.connect(1, None, "2001:db8::7")
     (target,) = world.journal.report().targets
     assert target.authority == "[2001:db8::7]:443"
@@ -96,7 +96,7 @@ def test_refusals_keep_their_count_and_protocol(world: World) -> None:
     assert (rows["dns"].host, rows["dns"].address) == ("evil.example.com", "")
 
 
-def test_what_the_journal_ends_is_ended_in_the_network(world: World) -> None:
+def test_connections_ended_by_the_journal_are_ended_in_the_network(world: World) -> None:
     for number in range(5):
         world.connect(number)
     stays = world.connect(9, "other.example.com")
@@ -109,7 +109,7 @@ def test_what_the_journal_ends_is_ended_in_the_network(world: World) -> None:
     assert [row.reason for row in rows] == ["not allowed any more"] * 5
 
 
-def test_a_network_that_cannot_end_connections_costs_the_process(world: World) -> None:
+def test_the_process_is_killed_when_its_connections_cannot_be_ended(world: World) -> None:
     world.broken = True
     world.connect(1)
     world.journal.end_all("no answer")
@@ -117,19 +117,21 @@ def test_a_network_that_cannot_end_connections_costs_the_process(world: World) -
     assert world.killed == ["its connections cannot be ended"]
 
 
-def test_a_hidden_connection_costs_the_process(world: World) -> None:
+def test_the_process_is_killed_when_it_hides_a_connection(world: World) -> None:
     world.rows.stuck(world.connect(1))
     assert world.killed == ["it hides a connection to api.example.com"]
 
 
-def test_what_is_only_recorded_says_so(world: World) -> None:
+def test_a_connection_the_policy_would_refuse_is_recorded_with_that_verdict(world: World) -> None:
     asked = Connect("executor", "java", 7, ipaddress.ip_address("198.18.0.1"), 443, "api.example.com")
     world.rows.opened(Connection(1, asked, HostAddress(PLACE, 1, note=WouldRefuse("not_allowed")), world.now))
     (row,) = world.journal.report().rows
     assert (row.verdict, row.reason) == (EgressVerdict.WOULD_REFUSE, "not_allowed")
 
 
-def test_too_many_destinations_are_ended_and_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_to_too_many_destinations_are_ended_and_recorded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journal_module, "MAX_EGRESS_TARGETS", 1)
     world.connect(1)
     world.connect(2, "other.example.com")

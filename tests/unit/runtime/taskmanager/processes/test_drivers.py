@@ -1,4 +1,7 @@
-"""Drivers in their slots: one whose warm JVM cannot be used is started again, and its JobMaster hears of one end."""
+"""Drivers in their slots.
+
+If its warm JVM cannot be used, a driver is started again, and its JobMaster hears of only one end.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ NOTHING: Any = None
 
 
 class Endpoint(RpcEndpoint):
-    """What the TaskExecutor does for its drivers."""
+    """Stands for the TaskExecutor endpoint: runs background tasks for its drivers."""
 
     def __init__(self) -> None:
         self.tasks: list[asyncio.Task[Any]] = []
@@ -67,7 +70,7 @@ class Endpoint(RpcEndpoint):
 
 @dataclass
 class JobMaster:
-    """Signs, and hears of ends."""
+    """A fake JobMaster that signs identities and records the drivers that end."""
 
     pki: TestPki
     ends: list[DriverProcessEnd] = field(default_factory=list)
@@ -83,7 +86,7 @@ class JobMaster:
 
 
 class Agent(WaitingDriverAgent):
-    """One that has waited, and ends with ``code`` when its driver has come."""
+    """A warm agent that ends with ``code`` when it is given a driver."""
 
     def __init__(self, parent: Path, code: int) -> None:
         self.network = None
@@ -97,7 +100,7 @@ class Agent(WaitingDriverAgent):
 
 
 class Warm(WarmProcesses):
-    """Where ``agent`` waits."""
+    """A pool of warm processes in which only ``agent`` waits."""
 
     def __init__(self, work: Path, agent: Agent) -> None:
         sandbox = Sandbox.prepare(IsolationConfig(level=IsolationLevel.NONE))
@@ -122,7 +125,9 @@ class Warm(WarmProcesses):
         pytest.param(1, "driver used", "exit code 1", id="it ran"),
     ],
 )
-async def test_the_attempt_goes_on_with_a_new_agent(tmp_path: Path, code: int, outcome: str, end: str) -> None:
+async def test_a_driver_attempt_continues_with_a_new_agent_only_if_the_warm_one_was_unusable(
+    tmp_path: Path, code: int, outcome: str, end: str
+) -> None:
     jobs = tmp_path / "jobs"
     agent = "import sys; sys.stdin.readline(); raise SystemExit(7)"
     home = DriverHome(

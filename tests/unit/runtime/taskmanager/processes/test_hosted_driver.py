@@ -33,7 +33,7 @@ if sys.stdin.readline():
 
 
 class SignatureRefused(Exception):
-    """The JobMaster does not sign."""
+    """The JobMaster refuses to sign."""
 
 
 def home_of(tmp_path: Path) -> DriverHome:
@@ -41,7 +41,7 @@ def home_of(tmp_path: Path) -> DriverHome:
     return DriverHome(tmp_path, "127.0.0.1", "sluice.local", LeaderDiscovery(), IsolationConfig(), argv=argv)
 
 
-async def test_without_a_signature_nothing_is_left_of_the_agent(tmp_path: Path) -> None:
+async def test_a_driver_agent_is_ended_when_its_certificate_is_refused(tmp_path: Path) -> None:
     async def sign(_: DriverCsr) -> SignedChain:
         await until((driver.directory / "began").exists)
         raise SignatureRefused
@@ -57,7 +57,7 @@ async def test_without_a_signature_nothing_is_left_of_the_agent(tmp_path: Path) 
 
 
 class SlowToIdentify(HostedDriver):
-    """One whose identity comes when the test says so."""
+    """A driver whose identity is ready only when the test says so."""
 
     def __init__(self, tmp_path: Path, waiting: WaitingDriverAgent | None = None) -> None:
         super().__init__(LAUNCH, home_of(tmp_path), token=b"token", sign=_never, waiting=waiting)
@@ -68,7 +68,9 @@ class SlowToIdentify(HostedDriver):
 
 
 @pytest.mark.parametrize("given_up", [False, True])
-async def test_it_begins_when_its_identity_is_there_unless_it_was_given_up(tmp_path: Path, *, given_up: bool) -> None:
+async def test_a_driver_agent_begins_when_its_identity_is_ready_unless_it_was_stopped(
+    tmp_path: Path, *, given_up: bool
+) -> None:
     driver = SlowToIdentify(tmp_path)
     starting = asyncio.create_task(driver.start())
     await until((driver.directory / "began").exists)
@@ -86,7 +88,7 @@ async def test_it_begins_when_its_identity_is_there_unless_it_was_given_up(tmp_p
 
 
 class Unusable(WaitingDriverAgent):
-    """One that takes the driver over, and ends before anything of the job has run."""
+    """A warm agent that accepts the driver and ends before any of the job's code has run."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.network = None
@@ -100,7 +102,9 @@ class Unusable(WaitingDriverAgent):
 
 
 @pytest.mark.parametrize("given_up", [False, True])
-async def test_a_warm_agent_that_cannot_be_used_is_followed_by_a_new_agent(tmp_path: Path, *, given_up: bool) -> None:
+async def test_an_unusable_warm_agent_is_replaced_by_a_new_one_unless_the_driver_was_stopped(
+    tmp_path: Path, *, given_up: bool
+) -> None:
     waiting = Unusable(tmp_path)
     driver = SlowToIdentify(tmp_path, waiting)
     driver.identified.set()
@@ -119,7 +123,7 @@ async def test_a_warm_agent_that_cannot_be_used_is_followed_by_a_new_agent(tmp_p
     assert (driver.directory / "told").exists() is not given_up
 
 
-def test_another_end_does_not_make_a_warm_agent_unusable(tmp_path: Path) -> None:
+def test_only_a_warm_agent_with_the_unusable_exit_code_counts_as_unusable(tmp_path: Path) -> None:
     assert not SlowToIdentify(tmp_path, Unusable(tmp_path)).warm_agent_unusable(Exit(1))
     assert not SlowToIdentify(tmp_path).warm_agent_unusable(Exit(EXIT_UNUSABLE))
 

@@ -39,7 +39,7 @@ ARGV = (sys.executable, "-c", AGENT)
 
 @contextlib.asynccontextmanager
 async def kept(spare: SpareAgent) -> AsyncIterator[None]:
-    """``spare`` while it keeps an agent started."""
+    """Run ``spare``, which keeps an agent started, during the context."""
     running = asyncio.create_task(spare.run())
     try:
         yield
@@ -53,7 +53,7 @@ def began(tmp_path: Path) -> list[Path]:
 
 
 async def one(tmp_path: Path, unlike: int = 0) -> int:
-    """The process ID of the spare agent, once it runs."""
+    """Wait for a spare agent other than ``unlike`` and return its process ID."""
     await until(lambda: any(int(each.read_text()) != unlike for each in began(tmp_path)))
     return next(pid for pid in (int(each.read_text()) for each in began(tmp_path)) if pid != unlike)
 
@@ -70,7 +70,7 @@ class Driver(HostedDriver):
         super().__init__(LAUNCH, home, token=b"token", sign=_unsigned)
 
     async def renew_identity(self) -> None:
-        """Leave it without an identity."""
+        """Do nothing: the driver stays without an identity."""
 
 
 async def _unsigned(_: DriverCsr) -> SignedChain:
@@ -96,7 +96,7 @@ async def test_a_driver_gets_the_spare_agent_and_its_log(tmp_path: Path) -> None
         assert list((tmp_path / DIRECTORY).iterdir()) == []
 
 
-async def test_another_one_is_started_after_a_while(tmp_path: Path) -> None:
+async def test_another_spare_agent_is_started_after_one_is_taken(tmp_path: Path) -> None:
     spare = spare_in(tmp_path, refill_seconds=0.0)
     async with kept(spare):
         first = await one(tmp_path)
@@ -129,7 +129,7 @@ async def test_a_spare_agent_that_nobody_takes_ends_with_its_taskmanager(tmp_pat
     assert list((tmp_path / DIRECTORY).iterdir()) == []
 
 
-async def test_what_an_earlier_taskmanager_left_is_removed(tmp_path: Path) -> None:
+async def test_spare_agents_of_an_earlier_taskmanager_are_removed(tmp_path: Path) -> None:
     left = make_private_directory(tmp_path / DIRECTORY / "left")
     orphan = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(600)", cwd=left)
     async with kept(spare_in(tmp_path)):
@@ -139,7 +139,7 @@ async def test_what_an_earlier_taskmanager_left_is_removed(tmp_path: Path) -> No
     assert not left.exists()
 
 
-async def test_an_agent_that_cannot_be_started_is_no_harm(tmp_path: Path) -> None:
+async def test_a_driver_starts_although_the_spare_agent_failed_to_start(tmp_path: Path) -> None:
     spare = SpareAgent((str(tmp_path / "missing"),), tmp_path, networked=False)
     async with kept(spare):
         await until(lambda: list((tmp_path / DIRECTORY).iterdir()) == [])
@@ -147,7 +147,7 @@ async def test_an_agent_that_cannot_be_started_is_no_harm(tmp_path: Path) -> Non
         assert (await child.wait()).code == 0
 
 
-async def test_where_no_spare_agent_can_be_kept_drivers_start_without_it(tmp_path: Path) -> None:
+async def test_a_driver_starts_although_the_spare_agent_directory_is_missing(tmp_path: Path) -> None:
     spare = spare_in(tmp_path)
     (tmp_path / DIRECTORY).rmdir()
     await asyncio.wait_for(spare.run(), 30)
@@ -156,7 +156,7 @@ async def test_where_no_spare_agent_can_be_kept_drivers_start_without_it(tmp_pat
 
 
 @pytest.mark.parametrize("told", [b"", b"/some/where", b"x" * 10_000 + b"\n"])
-def test_a_spare_agent_that_is_told_no_path_ends(told: bytes) -> None:
+def test_a_spare_agent_that_receives_no_spec_path_exits(told: bytes) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "sluice.runtime.spark.driver.main", "--spare"],
         input=told,

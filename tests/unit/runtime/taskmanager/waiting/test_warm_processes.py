@@ -1,4 +1,4 @@
-"""Which drivers and executors may be processes that have waited."""
+"""Tests of which drivers and executors may use a warm process."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def warm(tmp_path: Path, sandbox: Sandbox) -> WarmProcesses:
     return WarmProcesses(WarmConfig(jvms=2), tmp_path, sandbox, NOTHING, NOTHING)
 
 
-def test_where_none_waits_a_driver_is_started_and_counted(warm: WarmProcesses) -> None:
+def test_a_driver_without_a_waiting_process_is_counted_as_a_miss(warm: WarmProcesses) -> None:
     assert warm.driver(DRIVER) is None
     assert warm.figures() == WarmJvms(waiting=0, hits=0, misses=1)
 
 
-def test_a_job_with_secrets_or_a_python_of_its_own_asks_for_none(warm: WarmProcesses) -> None:
+def test_a_driver_that_must_not_have_waited_is_not_counted_as_a_miss(warm: WarmProcesses) -> None:
     assert warm.driver(msgspec.structs.replace(DRIVER, may_have_waited=False)) is None
     assert warm.figures().misses == 0
 
 
-def test_nothing_waits_without_networks_and_uids_of_jobs(sandbox: Sandbox) -> None:
+def test_warm_processes_require_job_networks_and_job_uids(sandbox: Sandbox) -> None:
     assert "networks" in objection(sandbox, None)
     networks: Any = object()
     assert "uids" in objection(sandbox, networks)

@@ -1,4 +1,4 @@
-"""Whatever happens to an attempt, and in whatever order: one driver, one end, and nothing is left or lost at it."""
+"""Attempts under any events in any order: one driver, one end, and nothing is left over or lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ ASYNCHRONOUS = (
 
 
 class Attempts(RuleBasedStateMachine):
-    """The world around one state machine: it carries out actions, late, in any order, and with any outcome."""
+    """The world around one attempt state machine.
+
+    It carries out actions late, in any order, and with any outcome.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +81,7 @@ class Attempts(RuleBasedStateMachine):
         return any(each.timer is actions.Timer.DRIVER_PLACED for each in self.timers)
 
     def event(self, event: Any, *args: Any, **kwargs: Any) -> Any:
-        """Tell the machine, and carry out what it wants."""
+        """Pass an event to the state machine and carry out the resulting actions."""
         try:
             return event(*args, **kwargs)
         finally:
@@ -86,7 +89,7 @@ class Attempts(RuleBasedStateMachine):
                 self.carry_out(action)
 
     def carry_out(self, action: actions.Action) -> None:
-        """Begin it."""
+        """Start an action and check that it is allowed now."""
         over = bool(self.ends)
         match action:
             case actions.StartTimer():
@@ -129,7 +132,10 @@ class Attempts(RuleBasedStateMachine):
 
     @initialize(ready=strategies.booleans())
     def begin(self, ready: bool) -> None:
-        """The JobMaster has started; half of the runs begin with a job that runs, streams and has executors."""
+        """Start the JobMaster.
+
+        If ``ready`` is set, as in half of the runs, the job is already running, streams and has executors.
+        """
         self.event(self.machine.begin)
         if not ready:
             return
@@ -148,12 +154,12 @@ class Attempts(RuleBasedStateMachine):
     @precondition(lambda self: self.under_way)
     @rule(data=strategies.data(), well=strategies.booleans())
     def outcome(self, data: strategies.DataObject, well: bool) -> None:
-        """Something that was under way has come to its end."""
+        """An action that was under way ends, well or not."""
         index = data.draw(strategies.integers(0, len(self.under_way) - 1))
         self.finish(self.under_way.pop(index), well=well, delay=data.draw(strategies.sampled_from([None, 0.0, 5.0])))
 
     def finish(self, action: Any, *, well: bool, delay: float | None) -> None:
-        """Tell the outcome of one action."""
+        """Report the outcome of one action to the state machine."""
         machine, executors = self.machine, self.machine.executors
         failed = lambda: (machine.driver_not_started, "no python")  # noqa: E731
         outcomes: dict[type, tuple[Callable[[], Any], Callable[[], Any]]] = {
@@ -194,11 +200,11 @@ class Attempts(RuleBasedStateMachine):
     @precondition(lambda self: self.timers)
     @rule(data=strategies.data())
     def time_passes(self, data: strategies.DataObject) -> None:
-        """A timer fires."""
+        """A random timer fires."""
         self.fire(self.timers[data.draw(strategies.integers(0, len(self.timers) - 1))])
 
     def fire(self, timer: actions.StartTimer) -> None:
-        """The lease of a driver that was lost is over then, and with it the driver."""
+        """Fire a timer; a driver that was lost ends with its lease at ``DRIVER_GONE``."""
         self.timers.remove(timer)
         self.now += timer.seconds
         if timer.timer is actions.Timer.DRIVER_GONE:
@@ -208,14 +214,14 @@ class Attempts(RuleBasedStateMachine):
     @precondition(lambda self: self.driver_wanted)
     @rule()
     def the_driver_gets_a_slot(self) -> None:
-        """Once; the same offer again is taken as long as the driver runs there."""
+        """The driver's slot is offered; it is accepted once, and again while the driver runs there."""
         taken = self.event(self.machine.driver_slot_offered, DRIVER_SLOT)
         assert not (taken and self.ends)
 
     @precondition(lambda self: self.driver_wanted)
     @rule()
     def the_taskmanager_of_the_driver_is_lost(self) -> None:
-        """The driver may not go on, whatever it hears."""
+        """Lose the driver's TaskManager; the driver must not continue, whatever answer it gets."""
         known = self.driver_runs or self.starting or self.placed
         reported = self.reported
         self.event(self.machine.slots_lost, ("driver-slot",), "tm")
@@ -226,7 +232,7 @@ class Attempts(RuleBasedStateMachine):
     @precondition(lambda self: self.driver_lost)
     @rule()
     def a_lost_driver_asks_for_its_lease(self) -> None:
-        """It is refused."""
+        """A lost driver asks to renew its lease and is refused."""
         with contextlib.suppress(PeerRefused):
             self.machine.check_current(1)
             raise AssertionError("it was not refused")
@@ -234,39 +240,39 @@ class Attempts(RuleBasedStateMachine):
     @precondition(lambda self: self.driver_runs)
     @rule()
     def the_driver_registers(self) -> None:
-        """Once, or again after its connection was lost."""
+        """The driver registers, for the first time or again after a lost connection."""
         with contextlib.suppress(PeerRefused):
             self.event(self.machine.driver_registered, 1)
 
     @rule(number=strategies.integers(2, 3))
     def a_driver_of_another_attempt_registers(self, number: int) -> None:
-        """It is refused."""
+        """A driver of another attempt registers and is refused."""
         with contextlib.suppress(PeerRefused):
             self.event(self.machine.driver_registered, number)
             raise AssertionError("it was not refused")
 
     @rule(succeeded=strategies.booleans())
     def the_driver_reports(self, succeeded: bool) -> None:
-        """The end of its work."""
+        """The driver reports the end of its work."""
         self.reported = True
         self.event(self.machine.driver_finished, DriverExit(succeeded=succeeded, exit_code=0 if succeeded else 1))
 
     @precondition(lambda self: self.drivers and not self.driver_runs and not self.starting)
     @rule()
     def the_driver_is_said_to_have_ended_again(self) -> None:
-        """That changes nothing."""
+        """A repeated report that the driver has ended changes nothing."""
         self.event(self.machine.driver_ended, "exit code 0")
 
     @precondition(lambda self: self.driver_runs)
     @rule()
     def the_driver_ends(self) -> None:
-        """Its process."""
+        """The driver's process ends."""
         self.driver_runs = False
         self.event(self.machine.driver_ended, "exit code 0")
 
     @rule(app=strategies.sampled_from(["app-1", "app-2"]))
     def a_spark_context_starts(self, app: str) -> None:
-        """The first one, or another."""
+        """The first SparkContext or another one starts."""
         self.event(
             self.machine.executors.spark_started,
             SparkRegistration(
@@ -277,25 +283,25 @@ class Attempts(RuleBasedStateMachine):
 
     @rule(version=NUMBERS, total=strategies.integers(0, 4))
     def spark_wants_executors(self, version: int, total: int) -> None:
-        """Some number of them."""
+        """Spark requests some number of executors."""
         target = ExecutorTarget(resource_profile_id=0, total=total, cores=1, memory_mb=768)
         self.event(self.machine.executors.set_executor_targets, ExecutorTargets(version=version, targets=(target,)))
 
     @rule(ids=strategies.sets(NUMBERS))
     def spark_gives_executors_up(self, ids: set[int]) -> None:
-        """Known ones and others."""
+        """Spark releases executors, known and unknown ones."""
         self.event(self.machine.executors.kill_executors, ids)
 
     @rule(number=NUMBERS)
     def a_slot_is_offered(self, number: int) -> None:
-        """Not taken when all is over."""
+        """A slot is offered; it is not accepted once the attempt has ended."""
         offer = SlotOffer(taskmanager="tm", host="h", slot=number, allocation_id=f"slot-{number}", profile=SIZE)
         taken = self.event(self.machine.executors.offer_slot, offer)
         assert not (taken and self.ends)
 
     @rule(number=NUMBERS, code=strategies.sampled_from([0, 1, 137]), known=strategies.booleans())
     def an_executor_ends(self, number: int, code: int, known: bool) -> None:
-        """And its TaskManager, or another one, says so."""
+        """An executor ends, and its own or another TaskManager reports that."""
         report = ExecutorExit(executor_id=number, exit_code=code, by_application=code == 1, reason="ended")
         with contextlib.suppress(ExecutorUnknown):
             self.event(self.machine.executors.executor_exited, report, "tm" if known else "other")
@@ -303,19 +309,19 @@ class Attempts(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, lost=strategies.booleans())
     def a_taskmanager_goes(self, number: int, lost: bool) -> None:
-        """At once, or in order."""
+        """A TaskManager leaves, by failing or by draining."""
         executors = self.machine.executors
         self.event(self.machine.slots_lost if lost else executors.slots_draining, (f"slot-{number}",), "tm")
 
     @rule(batch=NUMBERS)
     def a_batch_is_committed(self, batch: int) -> None:
-        """Of a streaming query; a lower number than before is a lost checkpoint."""
+        """A batch of a streaming query is committed; a lower number than before means a lost checkpoint."""
         query = StreamingQuery(id="q", run_id="r", name="rows", location="l", state="RUNNING", batch=batch)
         self.event(self.machine.streaming.reported, StreamingState(queries=(query,)))
 
     @rule(number=NUMBERS, stop=strategies.booleans())
     def a_savepoint_is_requested(self, number: int, stop: bool) -> None:
-        """What is accepted is answered for at the end."""
+        """Request a savepoint; every accepted request must have its answer at the end."""
         name = f"sp-{number}-{len(self.savepoints)}"
         with contextlib.suppress(SluiceError):
             self.event(self.machine.streaming.savepoint_requested, name, stop=stop)
@@ -324,36 +330,36 @@ class Attempts(RuleBasedStateMachine):
 
     @rule()
     def somebody_cancels(self) -> None:
-        """A job that has ended cannot be cancelled any more."""
+        """The job is cancelled; a job that has ended refuses that."""
         with contextlib.suppress(SluiceError):
             self.event(self.machine.cancel)
 
     @rule()
     def something_fails(self) -> None:
-        """Inside the JobMaster."""
+        """The JobMaster fails with an internal error."""
         self.event(self.machine.fail, "internal error")
 
     # --- what always holds --------------------------------------------------------------------------------------
 
     @invariant()
     def one_driver_at_most(self) -> None:
-        """An attempt starts one, once."""
+        """An attempt starts at most one driver, and starts it once."""
         assert self.drivers <= 1
 
     @invariant()
     def one_question_and_one_end_at_most(self) -> None:
-        """The strategy counts each failure once."""
+        """An attempt asks for a restart and ends at most once, so the strategy counts each failure once."""
         assert self.asked <= 1
         assert len(self.ends) <= 1
 
     @invariant()
     def nothing_ends_while_the_driver_runs(self) -> None:
-        """The next attempt would be a second one."""
+        """An attempt does not end while its driver runs, because the next attempt would start a second one."""
         assert not (self.ends and self.driver_runs)
 
     @invariant()
     def an_end_is_complete(self) -> None:
-        """Executors are gone, and every accepted request for a savepoint has its answer."""
+        """At the end all executors are gone and every accepted savepoint request is answered."""
         for record in self.ends:
             assert all(each.state == "EXITED" for each in record.detail.executors)
             answers = {each.id: each.state for each in record.savepoints}
@@ -362,12 +368,12 @@ class Attempts(RuleBasedStateMachine):
 
     @invariant()
     def a_job_that_ends_has_ended_its_driver(self) -> None:
-        """Somebody sees to it that a driver of a failing or cancelled job ends."""
+        """The driver of a failing or cancelled job has been told to end."""
         if self.driver_runs and self.machine.record().detail.state in ENDING:
             assert self.driver_told_to_end
 
     def teardown(self) -> None:
-        """However it went until here: once the driver has ended and all answers are there, the attempt is over."""
+        """Whatever happened before, the attempt ends once its driver has ended and all outcomes are known."""
         for _ in range(20):
             if self.driver_runs:
                 self.the_driver_ends()

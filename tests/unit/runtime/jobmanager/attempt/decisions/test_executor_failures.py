@@ -1,4 +1,4 @@
-"""How many executors of a job may end by themselves."""
+"""How many executors of a job may fail on their own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sluice.runtime.jobmanager.attempt.decisions.executor_failures import Failur
         (0, 1, {"spark.dynamicAllocation.maxExecutors": "30"}, FailureBudget(8, 3)),
     ],
 )
-def test_how_many_failures_a_job_may_have(
+def test_the_failure_budget_follows_from_settings_and_the_number_of_executors(
     configured: int, executors: int, conf: dict[str, str], budget: FailureBudget
 ) -> None:
     assert FailureBudget.of(configured, executors, conf) == budget

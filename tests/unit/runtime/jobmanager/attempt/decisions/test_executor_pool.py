@@ -44,14 +44,14 @@ def pool(initial: int = 2, budget: int = 3) -> ExecutorPool:
 
 
 def offer(number: int, taskmanager: str = "tm-1", profile: SlotProfile = SLOT) -> SlotOffer:
-    """A slot."""
+    """Return an offer of a slot."""
     return SlotOffer(
         taskmanager=taskmanager, host="127.0.0.1", slot=number, allocation_id=f"alloc-{number}", profile=profile
     )
 
 
 def spark(app_id: str = "app-1") -> SparkRegistration:
-    """A SparkContext."""
+    """Return the registration of a SparkContext."""
     return SparkRegistration(
         app_id=app_id,
         driver_url="spark://x",
@@ -63,20 +63,20 @@ def spark(app_id: str = "app-1") -> SparkRegistration:
 
 
 def targets(version: int, total: int, *, profile_id: int = 0, memory_mb: int = 768) -> ExecutorTargets:
-    """The driver's wish."""
+    """Return the executor targets that the driver requests."""
     target = ExecutorTarget(resource_profile_id=profile_id, total=total, cores=1, memory_mb=memory_mb)
     return ExecutorTargets(version=version, targets=(target,))
 
 
 def ended(executor_id: int, code: int = 137, *, host_lost: bool = False) -> ExecutorExit:
-    """The end of an executor."""
+    """Return a report that an executor has ended."""
     return ExecutorExit(
         executor_id=executor_id, exit_code=code, by_application=False, reason=f"exit code {code}", host_lost=host_lost
     )
 
 
 def running(count: int = 2) -> ExecutorPool:
-    """A pool whose ``count`` executors run."""
+    """Return a pool with ``count`` running executors."""
     started = pool(count)
     for number in range(count):
         assert started.offer(offer(number))
@@ -109,7 +109,7 @@ def test_executors_are_numbered_from_one_and_launched_once() -> None:
     assert both.decide(NOW).launch == ()
 
 
-def test_all_but_the_first_of_those_that_start_at_the_same_time_give_way() -> None:
+def test_all_but_the_first_of_executors_started_at_the_same_time_give_way() -> None:
     several = pool(3)
     for number in range(3):
         several.offer(offer(number))
@@ -122,7 +122,7 @@ def test_all_but_the_first_of_those_that_start_at_the_same_time_give_way() -> No
 
 @pytest.mark.parametrize("later", [0.0, GIVE_WAY_SECONDS + 1])
 def test_a_replacement_gives_way_to_nobody_who_has_started_or_ended(later: float) -> None:
-    """With ``later`` 0 the first one, for which it is, has just ended."""
+    """With ``later`` 0, the first executor, which it replaces, has just ended."""
     both = running(2)
     both.exited(ended(1 if later == 0 else 2), NOW + later)
     assert [each.gives_way for each in both.decide(NOW + later).launch] == [False]
@@ -135,7 +135,7 @@ def test_a_killed_executor_is_replaced_at_once_in_the_same_slot() -> None:
     assert (replacement.id, replacement.slot.allocation_id) == (3, "alloc-0")
 
 
-def test_an_end_is_counted_once_however_often_it_is_told() -> None:
+def test_the_end_of_an_executor_is_counted_once_however_often_it_is_reported() -> None:
     both = running(2)
     assert both.exited(ended(1), NOW)
     assert not both.exited(ended(1), NOW)
@@ -144,7 +144,7 @@ def test_an_end_is_counted_once_however_often_it_is_told() -> None:
 
 
 def test_an_executor_that_ended_by_itself_is_replaced_after_a_pause() -> None:
-    """When a driver stops, its executors end a moment before it does; they must not come back for that moment."""
+    """When a driver stops, its executors end a moment before it; they must not be replaced in that moment."""
     both = running(2)
     both.exited(ended(1, 0), NOW)
     paused = both.decide(NOW)
@@ -213,7 +213,7 @@ def test_a_lost_slot_is_asked_for_again() -> None:
     assert [each.slot.taskmanager for each in both.decide(NOW).launch] == ["tm-2"]
 
 
-def test_a_lower_total_stops_nothing_but_frees_slots_when_executors_have_ended() -> None:
+def test_a_lower_target_stops_no_executor_but_releases_slots_of_ended_ones() -> None:
     both = running(2)
     both.set_targets(targets(2, 1))
     assert both.decide(NOW).release == ()
@@ -224,7 +224,7 @@ def test_a_lower_total_stops_nothing_but_frees_slots_when_executors_have_ended()
     assert (decision.release, slots_wanted(decision), decision.launch) == (("alloc-1",), 1, ())
 
 
-def test_a_kill_that_overtakes_the_lower_total_is_replaced_only_while_the_total_stands() -> None:
+def test_an_executor_killed_before_the_lower_target_arrives_is_not_replaced_after_it() -> None:
     both = running(2)
     both.stop([2])
     both.set_targets(targets(2, 1))
@@ -232,7 +232,7 @@ def test_a_kill_that_overtakes_the_lower_total_is_replaced_only_while_the_total_
     assert both.decide(NOW).launch == ()
 
 
-def test_an_older_wish_is_ignored() -> None:
+def test_executor_targets_of_an_older_version_are_ignored() -> None:
     both = running(2)
     both.set_targets(targets(5, 1))
     both.set_targets(targets(4, 9))
@@ -256,7 +256,7 @@ def test_a_driver_that_reconnects_keeps_its_executors() -> None:
     assert both.decide(NOW).launch == ()
 
 
-def test_a_slot_too_small_for_what_is_wanted_goes_back() -> None:
+def test_a_slot_too_small_for_the_wanted_executors_is_released() -> None:
     large = pool(1)
     large.offer(offer(0))
     large.spark_started(spark())
@@ -274,7 +274,7 @@ def test_more_slots_than_wanted_are_declined() -> None:
     assert not one.offer(offer(1))
 
 
-def test_after_the_end_nothing_is_wanted() -> None:
+def test_a_closed_pool_wants_no_slots_and_launches_nothing() -> None:
     both = running(2)
     assert set(both.close()) == {"alloc-0", "alloc-1"}
     assert not both.offer(offer(5))
@@ -282,7 +282,7 @@ def test_after_the_end_nothing_is_wanted() -> None:
     assert (decision.launch, slots_wanted(decision)) == ((), 0)
 
 
-def test_only_the_taskmanager_that_was_told_runs_an_executor() -> None:
+def test_a_running_executor_belongs_only_to_the_taskmanager_it_was_launched_on() -> None:
     one = running(1)
     assert one.launched_on(1, "tm-1")
     assert not one.launched_on(1, "tm-2")
@@ -313,7 +313,7 @@ def test_executors_of_two_sizes_get_slots_of_exactly_their_sizes() -> None:
     assert decision.wanted == (SlotCount(SLOT, 1), SlotCount(large, 1))
 
 
-def test_slots_that_nothing_can_run_in_go_back_after_a_while_until_there_is_a_spark_context() -> None:
+def test_idle_slots_are_released_after_a_timeout_while_there_is_no_spark_context() -> None:
     waiting = pool(2)
     waiting.idle_timeout = 50.0
     assert waiting.decide(NOW).retry_at is None
@@ -326,7 +326,7 @@ def test_slots_that_nothing_can_run_in_go_back_after_a_while_until_there_is_a_sp
     assert slots_wanted(waiting.decide(NOW + 60)) == 2
 
 
-def test_a_driver_cannot_ask_for_any_number_of_executors() -> None:
+def test_the_number_of_executors_that_a_driver_may_request_is_bounded() -> None:
     greedy = pool(1)
     greedy.spark_started(spark())
     greedy.set_targets(targets(1, 2_147_483_647))
@@ -367,7 +367,7 @@ BOUNDS = {
 @pytest.mark.parametrize("value", [-(2**63), -1, 0, 1, 2**31, 2**63, 1.5, "1", None], ids=str)
 @pytest.mark.parametrize("field", sorted(BOUNDS))
 def test_targets_out_of_bounds_are_refused_before_they_reach_the_jobmaster(field: str, value: object) -> None:
-    """With a typed error, which the driver gets; it repeats no values."""
+    """The driver gets a typed error, which repeats no values."""
     method = gateway_of(JobMasterGateway).methods["set_executor_targets"]
     target = {"resource_profile_id": 0, "total": 1, "cores": 1, "memory_mb": 768, field: value}
     data = msgspec.msgpack.encode([{"version": 1, "targets": [target]}])
@@ -380,7 +380,7 @@ def test_targets_out_of_bounds_are_refused_before_they_reach_the_jobmaster(field
             method.decode_arguments(data)
 
 
-def test_all_that_one_driver_wants_is_bounded_whatever_the_sizes() -> None:
+def test_the_total_of_executors_of_all_sizes_that_a_driver_may_request_is_bounded() -> None:
     executors = pool()
     wanted = tuple(
         ExecutorTarget(resource_profile_id=number, total=2**31 - 1, cores=1, memory_mb=number + 1)

@@ -1,4 +1,4 @@
-"""What a job remembers of its attempts and of what went wrong in them."""
+"""Tests of the log of a job's attempts and of the errors in them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_attempts_are_remembered_with_their_ends() -> None:
     assert log.exceptions[0].attempt == 1
 
 
-def test_an_end_is_noted_once() -> None:
+def test_the_end_of_an_attempt_is_noted_once() -> None:
     log = HistoryLog()
     log.begin(1, 10)
     log.end("FAILED", 20, "first")
@@ -49,7 +49,7 @@ def test_an_end_is_noted_once() -> None:
     assert log.attempts[0].error == "first"
 
 
-def test_the_history_is_bounded_and_what_ended_an_attempt_stays_longest() -> None:
+def test_the_history_is_bounded_and_keeps_exceptions_that_ended_attempts_longest() -> None:
     log = HistoryLog()
     log.begin(1, 0)
     log.note(0, "the end", ended_attempt=True)
@@ -74,7 +74,7 @@ def test_texts_and_attempts_are_bounded() -> None:
 
 
 def log_of(*outcomes: str) -> HistoryLog:
-    """An executor failed in each attempt; those that FAILED ended of something else."""
+    """Return a log with one lost executor per attempt; FAILED attempts ended because of another error."""
     log = HistoryLog()
     for number, outcome in enumerate(outcomes, 1):
         log.begin(number, number)
@@ -99,7 +99,7 @@ def log_of(*outcomes: str) -> HistoryLog:
         (JobState.CANCELED, ("CANCELED",), (None,)),
     ],
 )
-def test_only_what_the_job_got_over_is_recovered(
+def test_an_exception_counts_as_recovered_only_if_the_job_continued_and_finished(
     state: JobState, outcomes: tuple[str, ...], recovered: tuple[bool | None, ...]
 ) -> None:
     log = log_of(*outcomes)
@@ -127,7 +127,7 @@ def test_certificates_of_a_process_are_counted_and_the_latest_serials_kept(leaf:
     assert (process.attempt, process.isolation, process.egress) == (1, "sandbox", "enforce")
 
 
-def test_what_is_not_known_of_a_renewal_is_what_was_known_before(leaf: x509.Certificate) -> None:
+def test_a_renewal_on_the_same_taskmanager_keeps_the_known_isolation(leaf: x509.Certificate) -> None:
     log = HistoryLog()
     certify(log, leaf, 1)
     certify(log, leaf, 1, isolation="", egress="")
@@ -136,7 +136,7 @@ def test_what_is_not_known_of_a_renewal_is_what_was_known_before(leaf: x509.Cert
     assert [each.isolation for each in log.processes] == ["sandbox", ""], "another TaskManager may be another box"
 
 
-def test_processes_are_bounded_and_those_left_out_are_counted(leaf: x509.Certificate) -> None:
+def test_the_certified_processes_are_bounded_and_dropped_ones_counted(leaf: x509.Certificate) -> None:
     log = HistoryLog()
     for number in range(MAX_PROCESSES_KEPT + 3):
         certify(log, leaf, number)

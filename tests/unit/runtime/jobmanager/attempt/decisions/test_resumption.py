@@ -1,4 +1,4 @@
-"""An attempt under a new leader, event by event: its driver comes back, or another attempt begins (ADR 103)."""
+"""Attempts under a new leader, event by event: the driver returns or a new attempt begins (ADR 103)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def held(number: int, *, app_id: str = "app-1") -> SlotOffer:
 
 
 class Resumed:
-    """The second attempt of a job; executors 3 and 4 ran when its leader was lost."""
+    """The second attempt of a job whose leader was lost while executors 3 and 4 were running."""
 
     def __init__(self) -> None:
         accepted = AcceptedJob(
@@ -92,7 +92,7 @@ class Resumed:
         return {each.id: each.state for each in self.machine.record().detail.executors}
 
     def do(self, event: Callable[..., object], *args: Any, **kwargs: Any) -> list[actions.Action]:
-        """Actions that follow from an event, without those that only show or write down."""
+        """Trigger an event and return the resulting actions, except those that only publish or record state."""
         event(*args, **kwargs)
         shown = (actions.PublishDetail, actions.KeepHistory)
         return [each for each in self.machine.take_actions() if not isinstance(each, shown)]
@@ -118,7 +118,7 @@ def timers(taken: list[actions.Action]) -> dict[Timer, float]:
     return {each.timer: each.seconds for each in taken if isinstance(each, actions.StartTimer)}
 
 
-def test_begins_by_waiting_for_its_driver() -> None:
+def test_a_resumed_attempt_begins_by_waiting_for_its_driver() -> None:
     job = Resumed()
     begun = job.do(job.machine.begin)
     assert job.state is JobState.RECONCILING
@@ -132,7 +132,7 @@ def test_begins_by_waiting_for_its_driver() -> None:
     assert job.shown() == {1: "EXITED", 3: "RUNNING", 4: "RUNNING"}
 
 
-def test_goes_on_with_driver_and_executors_and_asks_for_nothing_that_it_has() -> None:
+def test_a_resumed_attempt_continues_with_its_driver_and_executors_and_launches_none() -> None:
     job = Resumed().adopted()
     assert (job.state, job.machine.record().detail.attempt) == (JobState.RUNNING, 2)
     assert job.do(job.executors.spark_started, SPARK) == []
@@ -147,7 +147,7 @@ def test_goes_on_with_driver_and_executors_and_asks_for_nothing_that_it_has() ->
     assert job.machine.record().detail.attempts[-1].outcome == ""
 
 
-def test_an_executor_that_does_not_come_back_is_replaced_under_a_number_that_none_had() -> None:
+def test_an_executor_that_does_not_return_is_replaced_under_an_unused_number() -> None:
     job = Resumed().adopted()
     job.do(job.executors.spark_started, SPARK)
     job.do(job.executors.set_executor_targets, wants(2))
@@ -171,14 +171,14 @@ def test_executors_of_another_spark_context_are_not_taken() -> None:
     assert not job.executors.slot_held(held(4, app_id="app-0"))
 
 
-def test_the_end_of_an_awaited_executor_is_told_to_spark() -> None:
+def test_the_end_of_an_awaited_executor_is_reported_to_spark() -> None:
     job = Resumed().adopted()
     gone = ExecutorExit(executor_id=3, exit_code=1, by_application=False, reason="killed")
     assert actions.ReportExecutorExit(gone) in job.do(job.executors.executor_exited, gone, "tm-2")
     assert job.shown()[3] == "EXITED"
 
 
-def test_a_driver_without_a_spark_context_goes_on_and_gets_slots() -> None:
+def test_a_returning_driver_without_a_spark_context_continues_and_gets_slots() -> None:
     job = Resumed()
     job.begun()
     assert job.machine.driver_slot_offered(DRIVER)
@@ -189,7 +189,7 @@ def test_a_driver_without_a_spark_context_goes_on_and_gets_slots() -> None:
 
 
 @pytest.mark.parametrize("first", ["registration", "checkpoint"])
-def test_a_driver_that_registers_before_all_is_known_is_to_ask_again(first: str) -> None:
+def test_a_driver_that_registers_before_its_slot_and_checkpoints_are_known_must_retry(first: str) -> None:
     job = Resumed()
     job.do(job.machine.begin)
     with pytest.raises(NotReconciled, match="TaskManager"):
@@ -215,7 +215,7 @@ def test_a_driver_of_another_attempt_is_refused(number: int) -> None:
         job.machine.driver_registered(number, RUNNING)
 
 
-def test_a_driver_that_only_its_own_leader_knows_is_refused_and_starts_again_when_it_has_ended() -> None:
+def test_a_driver_bound_to_its_former_leader_is_refused_and_the_job_restarts_when_it_has_ended() -> None:
     job = Resumed().begun()
     assert job.machine.driver_slot_offered(DRIVER)
     with pytest.raises(PeerRefused, match="for a savepoint"):
@@ -224,7 +224,7 @@ def test_a_driver_that_only_its_own_leader_knows_is_refused_and_starts_again_whe
 
 
 def handed_over(job: Resumed, taken: list[actions.Action]) -> None:
-    """The next attempt begins at once, nobody is asked, and nothing counts as a failure."""
+    """Check that the next attempt starts at once, without a restart decision or a counted failure."""
     (handed,) = (each for each in taken if isinstance(each, actions.ScheduleNextAttempt))
     assert handed.delay == 0.0
     assert not any(isinstance(each, actions.AskForRestart | actions.EndJob) for each in taken)
@@ -233,7 +233,7 @@ def handed_over(job: Resumed, taken: list[actions.Action]) -> None:
     assert all(each.state == "EXITED" for each in handed.record.detail.executors)
 
 
-def test_starts_again_when_nobody_comes_within_the_lease() -> None:
+def test_a_resumed_attempt_restarts_the_job_if_its_driver_does_not_return_within_the_lease() -> None:
     job = Resumed().begun()
     handed_over(job, job.do(job.machine.timer_fired, Timer.DRIVER_RETURN))
     with pytest.raises(PeerRefused):
@@ -245,7 +245,7 @@ def test_starts_again_when_nobody_comes_within_the_lease() -> None:
 
 
 def test_a_driver_that_was_told_to_wait_may_run_for_another_lease() -> None:
-    """Its TaskManager comes later than it does: it has not noticed yet that another JobManager leads."""
+    """Its TaskManager returns later than it does: it has not yet noticed that another JobManager leads."""
     job = Resumed().begun()
     with pytest.raises(NotReconciled):
         job.machine.driver_registered(2, RUNNING)
@@ -259,7 +259,7 @@ def test_a_driver_that_was_told_to_wait_may_run_for_another_lease() -> None:
     handed_over(job, job.do(job.machine.timer_fired, Timer.DRIVER_RETURN))
 
 
-def test_starts_again_at_once_when_the_taskmanager_does_not_have_the_driver() -> None:
+def test_a_resumed_attempt_restarts_the_job_at_once_if_the_taskmanager_lacks_the_driver() -> None:
     job = Resumed().begun()
     looked = job.do(job.machine.timer_fired, Timer.DRIVER_LOOK)
     assert actions.LookForDriver("tm-1") in looked
@@ -276,7 +276,7 @@ def test_a_slot_without_the_driver_of_this_attempt_is_not_taken(attempt: int) ->
     handed_over(job, job.do(len, ()))
 
 
-def test_a_taskmanager_that_has_the_driver_is_not_looked_at_any_more() -> None:
+def test_a_taskmanager_that_has_offered_the_driver_slot_is_not_asked_for_the_driver() -> None:
     job = Resumed().begun()
     assert job.machine.driver_slot_offered(DRIVER)
     assert actions.LookForDriver("tm-1") not in job.do(job.machine.timer_fired, Timer.DRIVER_LOOK)
@@ -302,7 +302,7 @@ def test_a_cancelled_job_whose_driver_does_not_come_back_is_canceled() -> None:
     assert job.state is JobState.CANCELED
 
 
-def test_lost_again_before_it_has_registered() -> None:
+def test_a_driver_whose_taskmanager_is_lost_before_it_registers_may_still_return() -> None:
     job = Resumed().begun()
     assert job.machine.driver_slot_offered(DRIVER)
     job.do(job.machine.slots_lost, ("driver",), "tm-1")
@@ -313,7 +313,7 @@ def test_lost_again_before_it_has_registered() -> None:
     assert job.state is JobState.RUNNING
 
 
-def test_a_streaming_job_counts_its_checkpoints_on() -> None:
+def test_a_resumed_streaming_job_continues_its_checkpoint_numbers() -> None:
     job = Resumed()
     job.do(job.machine.begin)
     query = QueryCheckpoint(query_id="q", name="rows", batch=4)

@@ -1,4 +1,7 @@
-"""Whatever happens while leaders change: a driver goes on or another begins, never both, and nothing is lost."""
+"""Property tests of leader changes.
+
+Either a driver goes on or another one begins, never both, and nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ SETTINGS = AttemptSettings(driver_start_timeout=60.0, cancel_grace=10.0, lease=L
 
 @dataclass
 class Driver:
-    """A real driver: it works until it ends, and ends by itself when its lease is over."""
+    """A simulated driver. It works until it ends, and ends itself when its lease expires."""
 
     attempt: int
     renewed_at: float
@@ -36,7 +39,7 @@ class Driver:
 
 
 class Leaders(RuleBasedStateMachine):
-    """One job, its drivers, and leaders one after the other; what is durable survives them, nothing else does."""
+    """One job, its drivers and a succession of leaders. Only durable state survives a change of leader."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +56,7 @@ class Leaders(RuleBasedStateMachine):
 
     @initialize(started=strategies.sampled_from([True, True, False]), registered=strategies.booleans())
     def begin(self, started: bool, registered: bool) -> None:
-        """Most runs begin with a driver."""
+        """Start most runs with a driver."""
         if not started:
             return
         self._do_first()  # restored
@@ -66,7 +69,7 @@ class Leaders(RuleBasedStateMachine):
     # --- leaders ------------------------------------------------------------------------------------------------
 
     def lead(self, *, fresh: bool = False) -> None:
-        """The Dispatcher of a new leader, or of the present one for the next attempt."""
+        """Let a new leader's Dispatcher take over, or let the current one begin the next attempt."""
         self.pending, self.timers, self.machine = [], [], None
         if self.results:
             return
@@ -97,11 +100,11 @@ class Leaders(RuleBasedStateMachine):
 
     @rule()
     def the_leader_is_lost(self) -> None:
-        """All that was not durable is forgotten."""
+        """Replace the leader; all state that was not durable is lost."""
         self.lead()
 
     def event(self, event: Any, *args: Any) -> Any:
-        """Tell the JobMaster, and carry out what it wants."""
+        """Send an event to the JobMaster and carry out the resulting actions."""
         machine = self.machine
         assert machine is not None
         try:
@@ -131,7 +134,7 @@ class Leaders(RuleBasedStateMachine):
     @precondition(lambda self: self.machine is not None and self.pending)
     @rule(data=strategies.data())
     def something_is_done(self, data: strategies.DataObject) -> None:
-        """What the JobMaster wanted, in any order."""
+        """Complete one of the actions that the JobMaster has requested, in any order."""
         machine = self.machine
         assert machine is not None
         self._do(machine, self.pending.pop(data.draw(strategies.integers(0, len(self.pending) - 1))), restart=0.0)
@@ -160,7 +163,7 @@ class Leaders(RuleBasedStateMachine):
 
     @rule(seconds=strategies.sampled_from([0.5, 5.0, 12.0]))
     def time_passes(self, seconds: float) -> None:
-        """Drivers whose lease is over end; timers fire."""
+        """Advance the clock: drivers with an expired lease end, and timers fire."""
         self._pass(seconds)
 
     def _pass(self, seconds: float) -> None:
@@ -175,7 +178,10 @@ class Leaders(RuleBasedStateMachine):
     @precondition(lambda self: self.machine is not None)
     @rule(data=strategies.data())
     def the_taskmanager_offers_the_drivers_slot(self, data: strategies.DataObject) -> None:
-        """Again, with whatever runs in it; a slot that is refused is freed, and its driver ended."""
+        """Offer the driver's slot again, with whatever runs in it.
+
+        If the slot is refused, it is freed and its driver ends.
+        """
         assert self.machine is not None
         driver = data.draw(strategies.sampled_from(self.drivers)) if self.drivers else None
         offer = SlotOffer(
@@ -188,7 +194,7 @@ class Leaders(RuleBasedStateMachine):
     @precondition(lambda self: self.machine is not None)
     @rule()
     def a_slot_for_a_new_driver_is_offered(self) -> None:
-        """As the ResourceManager has decided."""
+        """Offer a slot for a new driver, as after a decision of the ResourceManager."""
         assert self.machine is not None
         offer = SlotOffer(
             taskmanager="tm-1", host="h", slot=1, allocation_id=f"slot-{self.attempt.number}", profile=SIZE,
@@ -200,7 +206,7 @@ class Leaders(RuleBasedStateMachine):
     @precondition(lambda self: self.machine is not None and self.drivers)
     @rule(data=strategies.data())
     def a_driver_registers(self, data: strategies.DataObject) -> None:
-        """At whoever leads; one that is refused ends."""
+        """Register a driver with the current leader; a driver that is refused ends."""
         self._register(data.draw(strategies.sampled_from(self.drivers)))
 
     def _register(self, driver: Driver) -> None:
@@ -218,7 +224,10 @@ class Leaders(RuleBasedStateMachine):
     @precondition(lambda self: self.machine is not None and self.drivers)
     @rule(data=strategies.data())
     def a_driver_ends(self, data: strategies.DataObject) -> None:
-        """With its work done, or without; the leader hears of it, if it is its own."""
+        """End a driver, with or without its work done.
+
+        The leader is told only if the driver belongs to its current attempt.
+        """
         machine = self.machine
         assert machine is not None
         driver = data.draw(strategies.sampled_from(self.drivers))
@@ -235,7 +244,7 @@ class Leaders(RuleBasedStateMachine):
     @precondition(lambda self: self.machine is not None)
     @rule()
     def the_taskmanager_does_not_have_the_driver(self) -> None:
-        """It says so only when that is so."""
+        """Report the driver as absent, but only if it really is."""
         assert self.machine is not None
         if not self.drivers:
             self.event(self.machine.driver_absent, "tm-1")
@@ -243,7 +252,7 @@ class Leaders(RuleBasedStateMachine):
     @precondition(lambda self: self.machine is not None)
     @rule()
     def somebody_cancels(self) -> None:
-        """That is durable before the JobMaster hears of it."""
+        """Cancel the job; the cancellation is durable before the JobMaster is told."""
         assert self.machine is not None
         self.cancelled = True
         with contextlib.suppress(SluiceError):
@@ -253,24 +262,24 @@ class Leaders(RuleBasedStateMachine):
 
     @invariant()
     def two_drivers_never_have_work(self) -> None:
-        """Nor does a new one begin while an old one may still write."""
+        """At most one driver has work, and none starts while an old one may still write."""
         assert len([each for each in self.drivers if each.told_work]) <= 1
         assert len(self.drivers) <= 1
 
     @invariant()
     def one_result_at_most(self) -> None:
-        """And none while a driver works."""
+        """There is at most one result, and none while a driver is working."""
         assert len(self.results) <= 1
         assert not (self.results and self.drivers)
 
     @invariant()
     def a_job_that_is_cancelled_does_not_start_again(self) -> None:
-        """Unless it had begun before."""
+        """A cancelled job does not start again unless it had begun before."""
         if self.machine is not None and self.cancelled:
             assert self.machine.record().detail.state is not JobState.CREATED
 
     def teardown(self) -> None:
-        """However it went until here: the job comes to its end under the last leader."""
+        """Check that the job ends under the last leader, whatever happened before."""
         for _ in range(12):
             if self.machine is None:
                 break

@@ -15,13 +15,13 @@ CHECKPOINT = Checkpoint(number=1, attempt=1, completed_at=1, queries=())
 
 
 def view(name: str = "rows", state: str = "RUNNING", *, committed: bool = True) -> CheckpointsView:
-    """One query."""
+    """Return a view of the checkpoints of a single query."""
     query = StreamingQuery(id="q", run_id="r", name=name, location="", state=state, batch=0)
     return CheckpointsView(completed=1, history=(CHECKPOINT,) if committed else (), queries=(query,))
 
 
 def savepoint(name: str) -> Savepoint:
-    """A complete one."""
+    """Return a complete savepoint."""
     return Savepoint(
         id=name,
         path=f"/s/{name}",
@@ -36,7 +36,7 @@ def savepoint(name: str) -> Savepoint:
     )
 
 
-def test_one_is_made_after_the_other() -> None:
+def test_a_second_savepoint_is_refused_until_the_first_is_done() -> None:
     requests = SavepointRequests()
     requests.add("one", JobState.RUNNING, view(), 1, stop=False)
     with pytest.raises(SavepointFailed):
@@ -51,7 +51,7 @@ def test_one_is_made_after_the_other() -> None:
     ]
 
 
-def test_after_stop_no_other_is_made() -> None:
+def test_no_further_savepoint_is_taken_after_one_that_stops_the_job() -> None:
     requests = SavepointRequests()
     requests.add("one", JobState.RUNNING, view(), 1, stop=True)
     assert (requests.stopping, requests.stopped) == (True, False)
@@ -62,7 +62,7 @@ def test_after_stop_no_other_is_made() -> None:
 
 
 @pytest.mark.parametrize("state", [each for each in JobState if each is not JobState.RUNNING])
-def test_only_of_a_running_job(state: JobState) -> None:
+def test_a_savepoint_of_a_job_that_does_not_run_is_refused(state: JobState) -> None:
     with pytest.raises(SavepointFailed):
         SavepointRequests().add("one", state, view(), 1, stop=False)
 
@@ -75,17 +75,17 @@ def test_only_of_a_running_job(state: JobState) -> None:
         pytest.param(view(state="ENDED"), id="no-query-any-more"),
     ],
 )
-def test_only_of_a_streaming_job(shown: CheckpointsView) -> None:
+def test_a_savepoint_of_a_job_that_is_not_streaming_is_refused(shown: CheckpointsView) -> None:
     with pytest.raises(NotStreaming):
         SavepointRequests().add("one", JobState.RUNNING, shown, 1, stop=False)
 
 
-def test_not_before_the_first_commit() -> None:
+def test_a_savepoint_before_the_first_committed_batch_is_refused() -> None:
     with pytest.raises(SavepointFailed):
         SavepointRequests().add("one", JobState.RUNNING, view(committed=False), 1, stop=False)
 
 
-def test_what_an_earlier_attempt_had_begun_has_failed() -> None:
+def test_a_savepoint_begun_by_an_earlier_attempt_has_failed() -> None:
     before = SavepointRequests()
     before.add("one", JobState.RUNNING, view(), 1, stop=True)
     requests = SavepointRequests(before.requests)
@@ -93,7 +93,7 @@ def test_what_an_earlier_attempt_had_begun_has_failed() -> None:
     assert not requests.asked_to_stop
 
 
-def test_the_requests_are_bounded() -> None:
+def test_the_remembered_savepoint_requests_are_bounded() -> None:
     requests = SavepointRequests()
     for number in range(3 * MAX_REQUESTS):
         requests.add(str(number), JobState.RUNNING, view(), number, stop=False)

@@ -1,4 +1,4 @@
-"""An attempt, event by event: in which state the job is, and what is to be done."""
+"""The state machine of an attempt, event by event: the job's state and the resulting actions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SETTINGS = AttemptSettings(driver_start_timeout=60.0, cancel_grace=10.0, drain_t
 
 
 class Attempt:
-    """A state machine, and what it has wanted since it was last asked."""
+    """A state machine with helpers that return the actions it has requested since the last call."""
 
     def __init__(self, settings: AttemptSettings = SETTINGS) -> None:
         self.now = 1000.0
@@ -64,7 +64,7 @@ class Attempt:
         return self.machine.record().detail.state
 
     def do(self, event: Callable[..., object], *args: Any, **kwargs: Any) -> list[actions.Action]:
-        """Actions that follow from an event, without those that only show or write down."""
+        """Trigger an event and return the resulting actions, except those that only publish or record state."""
         event(*args, **kwargs)
         shown = (actions.PublishDetail, actions.KeepHistory)
         return [each for each in self.machine.take_actions() if not isinstance(each, shown)]
@@ -105,7 +105,7 @@ class Attempt:
         return self
 
     def ends(self, how: str = "exit code 0") -> list[actions.Action]:
-        """The driver's process ends, and all that follows until somebody else is asked."""
+        """End the driver process and return what follows, up to the next question to another component."""
         assert self.do(self.machine.driver_ended, how) == [actions.SettleCheckpoints()]
         followed = self.do(self.machine.conclusion.checkpoints_settled)
         if followed == [actions.CollectRecords()]:
@@ -144,7 +144,7 @@ def test_an_attempt_asks_for_executors_as_soon_as_its_driver_has_a_slot() -> Non
     assert attempt.machine.record().detail.attempts[-1].taskmanager == "tm-1"
 
 
-def test_an_attempt_says_why_its_driver_waits_and_asks_again() -> None:
+def test_an_attempt_shows_why_its_driver_waits_for_a_slot_and_requests_it_again() -> None:
     attempt = Attempt().placing()
     attempt.do(attempt.machine.placement.required, "no slot for its driver")
     assert attempt.machine.record().detail.pending_reason == "no slot for its driver"
@@ -196,7 +196,7 @@ def test_a_lost_taskmanager_fails_the_attempt_which_ends_when_the_lease_of_its_d
 
 
 @pytest.mark.parametrize(("lost_before", "decides"), [(0, False), (2, False), (3, True)])
-def test_a_job_begins_again_on_another_taskmanager_a_few_times_whatever_its_strategy(
+def test_a_job_restarts_a_few_times_after_lost_taskmanagers_whatever_its_restart_strategy(
     lost_before: int, decides: bool
 ) -> None:
     attempt = Attempt(dataclasses.replace(SETTINGS, lease=10.0))
@@ -224,7 +224,7 @@ def test_a_lost_driver_that_never_registered_has_no_work_and_is_not_waited_for()
         attempt.machine.driver_registered(1)
 
 
-def test_a_driver_whose_launch_was_not_answered_but_that_registered_is_waited_for() -> None:
+def test_a_registered_driver_whose_launch_was_not_answered_is_waited_for() -> None:
     attempt = Attempt(dataclasses.replace(SETTINGS, lease=10.0)).starting()
     attempt.do(attempt.machine.driver_registered, 1)
     taken = attempt.do(attempt.machine.driver_not_started, "no answer", permanent=False)
@@ -233,7 +233,7 @@ def test_a_driver_whose_launch_was_not_answered_but_that_registered_is_waited_fo
         attempt.machine.check_current(1)
 
 
-def test_a_taskmanager_that_is_lost_after_its_driver_was_done_fails_nothing() -> None:
+def test_losing_the_taskmanager_after_the_driver_has_finished_does_not_fail_the_job() -> None:
     for ended in (False, True):
         attempt = Attempt().running()
         attempt.do(attempt.machine.driver_finished, GOOD)
@@ -281,7 +281,7 @@ def test_a_job_that_finishes_although_an_executor_exceeded_a_bound_has_no_error(
     assert (attempt.state, attempt.machine.record().detail.failure) == (JobState.FINISHED, None)
 
 
-def test_only_the_taskmanager_that_was_told_to_speaks_for_the_driver() -> None:
+def test_only_the_taskmanager_with_the_driver_slot_may_report_about_the_driver() -> None:
     attempt = Attempt().placing()
     with pytest.raises(DriverUnknown):
         attempt.machine.check_driver(1, "tm-1")
@@ -321,7 +321,7 @@ def test_a_driver_that_does_not_register_in_time_is_ended() -> None:
 
 @pytest.mark.parametrize("permanent", [False, True])
 def test_a_driver_that_cannot_be_started_is_a_failed_attempt(permanent: bool) -> None:
-    """A lost checkpoint is lost for the next attempt, too."""
+    """A permanent failure, as with a lost checkpoint, ends the job: the next attempt would fail, too."""
     attempt = Attempt()
     attempt.do(attempt.machine.begin)
     assert attempt.do(attempt.machine.driver_not_started, "lost", permanent=permanent) == [actions.SettleCheckpoints()]
@@ -331,7 +331,7 @@ def test_a_driver_that_cannot_be_started_is_a_failed_attempt(permanent: bool) ->
     assert error_of(attempt) == "the driver cannot be started: lost"
 
 
-def test_a_job_that_is_cancelled_before_its_driver_starts_has_none() -> None:
+def test_a_job_cancelled_before_its_driver_starts_starts_no_driver() -> None:
     attempt = Attempt()
     attempt.do(attempt.machine.begin)
     assert attempt.do(attempt.machine.cancel) == []
@@ -383,7 +383,7 @@ def test_a_driver_that_has_succeeded_concludes_the_attempt_before_its_process_ha
 
 
 @pytest.mark.parametrize("why", ["cancelled", "failing", "savepoint", "failed"])
-def test_only_the_plain_success_of_a_job_that_runs_is_concluded_before_its_driver_has_ended(why: str) -> None:
+def test_only_plain_success_of_a_running_job_is_concluded_before_the_driver_has_ended(why: str) -> None:
     attempt = Attempt().streaming() if why == "savepoint" else Attempt().running()
     match why:
         case "cancelled":
@@ -415,7 +415,7 @@ def test_a_driver_that_lives_on_after_its_report_is_killed() -> None:
         (DriverExit(succeeded=False, exit_code=3), "the pipeline ended with exit code 3"),
     ],
 )
-def test_a_failure_asks_whether_there_is_to_be_another_attempt(result: DriverExit | None, error: str) -> None:
+def test_a_failed_attempt_asks_whether_the_job_is_to_be_restarted(result: DriverExit | None, error: str) -> None:
     attempt = Attempt().running()
     if result is not None:
         attempt.do(attempt.machine.driver_finished, result)
@@ -426,7 +426,7 @@ def test_a_failure_asks_whether_there_is_to_be_another_attempt(result: DriverExi
     assert attempt.state is JobState.FAILED
 
 
-def test_the_history_is_written_down_before_somebody_decides_about_the_next_attempt() -> None:
+def test_the_history_is_stored_before_the_restart_is_decided() -> None:
     attempt = Attempt().running()
     attempt.do(attempt.machine.driver_ended, "exit code 1")
     attempt.do(attempt.machine.conclusion.checkpoints_settled)
@@ -437,7 +437,7 @@ def test_the_history_is_written_down_before_somebody_decides_about_the_next_atte
     assert asked == actions.AskForRestart()
 
 
-def test_a_restart_hands_the_job_over() -> None:
+def test_a_decided_restart_schedules_the_next_attempt_after_its_delay() -> None:
     attempt = Attempt().running()
     attempt.ends()
     (handed,) = attempt.do(attempt.machine.conclusion.restart_decided, 2.0)
@@ -484,7 +484,7 @@ def test_lost_records_do_not_keep_an_attempt_from_ending() -> None:
     assert attempt.do(attempt.machine.conclusion.records_lost) == [actions.AskForRestart()]
 
 
-def test_nothing_follows_once_the_job_is_left_to_the_next_leader() -> None:
+def test_a_suspended_attempt_takes_no_further_actions() -> None:
     attempt = Attempt().with_executors()
     attempt.do(attempt.machine.suspend)
     assert attempt.state is JobState.SUSPENDED
@@ -499,7 +499,7 @@ def ended(executor_id: int, code: int = 1) -> ExecutorExit:
     return ExecutorExit(executor_id=executor_id, exit_code=code, by_application=False, reason=f"exit code {code}")
 
 
-def test_an_executor_that_ends_is_told_to_spark_noted_and_replaced() -> None:
+def test_an_executor_that_ends_is_reported_to_spark_recorded_and_replaced() -> None:
     attempt = Attempt().with_executors()
     taken = attempt.do(attempt.executors.executor_exited, ended(1), "tm-1")
     assert actions.ReportExecutorExit(ended(1)) in taken
@@ -511,7 +511,7 @@ def test_an_executor_that_ends_is_told_to_spark_noted_and_replaced() -> None:
     assert (exception.error, exception.executor) == ("executor 1 ended: exit code 1", 1)
 
 
-def test_only_the_taskmanager_that_runs_an_executor_speaks_for_it() -> None:
+def test_only_the_taskmanager_that_runs_an_executor_may_report_its_end() -> None:
     attempt = Attempt().with_executors()
     with pytest.raises(ExecutorUnknown):
         attempt.executors.executor_exited(ended(1), "tm-2")
@@ -528,14 +528,14 @@ def test_too_many_failures_fail_the_attempt() -> None:
 
 
 @pytest.mark.parametrize("unreachable", [False, True])
-def test_an_executor_that_could_not_be_launched_is_ended_in_case_it_runs(unreachable: bool) -> None:
+def test_an_executor_that_was_not_launched_is_killed_in_case_it_runs_unless_unreachable(unreachable: bool) -> None:
     attempt = Attempt().with_executors()
     taken = attempt.do(attempt.executors.executor_not_launched, 1, slot(1), "too late", unreachable=unreachable)
     assert (actions.KillExecutor(1, "tm-1") in taken) is not unreachable
     assert any(isinstance(each, actions.ReportExecutorExit) for each in taken)
 
 
-def test_executors_of_a_lost_taskmanager_are_gone_and_their_slots_asked_for_again() -> None:
+def test_executors_of_a_lost_taskmanager_are_reported_ended_and_their_slots_requested_again() -> None:
     attempt = Attempt().with_executors()
     taken = attempt.do(attempt.executors.slots_lost, ("slot-1",), "tm-1")
     (told,) = (each.exit_report for each in taken if isinstance(each, actions.ReportExecutorExit))
@@ -551,7 +551,7 @@ def test_executors_of_a_drained_taskmanager_are_decommissioned_and_killed_when_t
     assert attempt.do(attempt.machine.timer_fired, Timer.DRAINED, (1,)) == [actions.KillExecutor(1, "tm-1")]
 
 
-def test_preempted_executors_end_in_order_and_count_as_no_failure() -> None:
+def test_preempted_executors_are_decommissioned_and_do_not_count_as_failures() -> None:
     attempt = Attempt().with_executors()
     taken = attempt.do(attempt.executors.slots_preempted, ("slot-1",), "a job of higher priority waits", 45.0)
     assert actions.DecommissionExecutors((1,), "preempted: a job of higher priority waits") in taken
@@ -584,7 +584,7 @@ def test_an_unmet_requirement_is_stated_again_and_its_reason_shown() -> None:
 # --- progress, checkpoints, savepoints ------------------------------------------------------------------------------
 
 
-def test_a_failed_task_is_an_exception_of_the_job_and_many_are_written_down_together() -> None:
+def test_failed_tasks_are_exceptions_of_the_job_and_are_stored_together() -> None:
     attempt = Attempt().with_executors()
     failure = TaskFailure(stage=3, partition=17, attempt=0, executor_id=1, error="KeyError: 'x'", traceback="")
     assert timers(attempt.do(attempt.machine.task_failed, failure)) == {Timer.HISTORY: 1.0}
@@ -596,7 +596,7 @@ def test_a_failed_task_is_an_exception_of_the_job_and_many_are_written_down_toge
     assert kept.history.exceptions[0].taskmanager == "tm-1"
 
 
-def test_a_committed_batch_is_a_checkpoint_and_one_that_goes_back_ends_the_job_for_good() -> None:
+def test_a_committed_batch_is_a_checkpoint_and_a_batch_that_goes_back_fails_the_job_for_good() -> None:
     attempt = Attempt().running()
     (recorded,) = attempt.do(attempt.machine.streaming.reported, streams(4))
     assert isinstance(recorded, actions.RecordCheckpoint)
@@ -641,7 +641,7 @@ def test_a_job_that_stops_with_a_savepoint_takes_it_after_its_driver_has_ended()
     assert attempt.state is JobState.FINISHED
 
 
-def test_a_pipeline_that_goes_on_without_its_queries_is_ended_and_that_is_no_failure() -> None:
+def test_a_pipeline_that_continues_after_its_queries_stopped_is_ended_and_does_not_fail_the_job() -> None:
     attempt = Attempt().streaming()
     attempt.do(attempt.machine.streaming.savepoint_requested, "sp", stop=True)
     assert actions.EndDriver(10.0) in attempt.do(attempt.machine.timer_fired, Timer.STREAMING_STOPPED)

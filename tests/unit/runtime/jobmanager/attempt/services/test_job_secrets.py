@@ -22,7 +22,7 @@ JOB = "1" * 32
 
 
 class World:
-    """A store with ``db`` and ``key``, both granted to ada, and two TaskManagers of which one has no sandbox."""
+    """Secrets ``db`` and ``key``, both granted to ada, and three TaskManagers, one per isolation level."""
 
     def __init__(self, directory: Path) -> None:
         self.secrets = SecretWorld(directory)
@@ -60,7 +60,7 @@ async def world(tmp_path: Path) -> World:
 BOTH = (SecretReference(name="db", file="password"), SecretReference(name="key", executors=True))
 
 
-async def test_driver_and_executors_get_what_the_job_asked_for(world: World) -> None:
+async def test_driver_and_executors_get_the_secrets_that_the_job_asked_for(world: World) -> None:
     attempt = world.attempt(*BOTH)
     await attempt.check("good")
     assert world.events == []
@@ -85,7 +85,7 @@ async def test_driver_and_executors_get_what_the_job_asked_for(world: World) -> 
     assert VALUE.decode() not in repr((driver, executor, world.events))
 
 
-async def test_an_attempt_keeps_its_versions_and_the_next_one_gets_the_newest(world: World) -> None:
+async def test_an_attempt_keeps_its_secret_versions_and_the_next_one_gets_the_newest(world: World) -> None:
     first = world.attempt(*BOTH)
     await first.check("good")
     await world.secrets.store.put("db", b"another value", "root")
@@ -94,7 +94,7 @@ async def test_an_attempt_keeps_its_versions_and_the_next_one_gets_the_newest(wo
 
 
 @pytest.mark.parametrize("taskmanager", ["bare", "uids", "unheard-of"])
-async def test_nothing_is_given_to_a_taskmanager_without_sandboxes(world: World, taskmanager: str) -> None:
+async def test_no_secret_is_given_to_a_taskmanager_without_sandboxes(world: World, taskmanager: str) -> None:
     attempt = world.attempt(*BOTH)
     for asked in (
         attempt.check(taskmanager),
@@ -106,7 +106,7 @@ async def test_nothing_is_given_to_a_taskmanager_without_sandboxes(world: World,
     assert world.events == []
 
 
-async def test_what_is_revoked_goes_to_no_further_process(world: World) -> None:
+async def test_a_revoked_secret_is_given_to_no_further_process(world: World) -> None:
     attempt = world.attempt(*BOTH)
     await attempt.for_driver("good")
     await world.secrets.store.revoke("db", ADA)
@@ -117,7 +117,7 @@ async def test_what_is_revoked_goes_to_no_further_process(world: World) -> None:
     assert [kind for kind, _, _ in world.events].count("secret.refused") == 2
 
 
-async def test_what_cannot_be_recorded_is_not_given(world: World) -> None:
+async def test_a_secret_whose_use_cannot_be_recorded_is_not_given(world: World) -> None:
     for attempt in (world.attempt(*BOTH, record=None), world.attempt(*BOTH, store=None)):
         with pytest.raises(SecretUseless, match="audit log"):
             await attempt.for_driver("good")
@@ -126,13 +126,13 @@ async def test_what_cannot_be_recorded_is_not_given(world: World) -> None:
         await world.attempt(*BOTH).for_driver("good")
 
 
-async def test_somebody_elses_job_gets_nothing(world: World) -> None:
+async def test_a_job_of_another_user_gets_no_secret(world: World) -> None:
     with pytest.raises(SecretRefused):
         await world.attempt(*BOTH, owner="bob").check("good")
     assert world.events[0][:2] == ("secret.refused", "bob")
 
 
-async def test_a_job_without_secrets_asks_nobody(world: World) -> None:
+async def test_a_job_without_secrets_needs_neither_store_nor_audit_log(world: World) -> None:
     attempt = world.attempt(record=None, store=None)
     await attempt.check("bare")
     assert await attempt.for_driver("bare") == ()

@@ -1,4 +1,4 @@
-"""Tokens of jobs at the JobManager: the subject is the JobMaster's word, the rest is asked for."""
+"""Job tokens at the JobManager: the JobMaster states the subject, the gateway decides on the rest."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SUBMISSION = JobSubmission(
 
 
 class Gateway:
-    """Says yes to the audience ``vault``."""
+    """A fake gateway that allows only the audience ``vault``."""
 
     def __init__(self) -> None:
         self.queries: list[TokenQuery] = []
         self.away = False
 
     async def ask(self, query: TokenQuery) -> TokenVerdict:
-        """Decide."""
+        """Return the decision on a query."""
         if self.away:
             raise AssertionRefused("no answer")
         self.queries.append(query)
@@ -40,25 +40,25 @@ class Gateway:
 
 
 class Authority:
-    """Signs by writing down what it was asked for."""
+    """A fake authority that records the tokens it is asked to sign."""
 
     def __init__(self) -> None:
         self.signed: list[tuple[str, tuple[str, ...], str]] = []
         self.told = 0
 
     async def sign_token(self, spiffe_id: SpiffeId, audience: Sequence[str], owner: str) -> str:
-        """A token."""
+        """Record the request and return a token."""
         self.signed.append((str(spiffe_id), tuple(audience), owner))
         return "t"
 
     async def keys(self) -> TokenKeysAnswer:
-        """Keys."""
+        """Count the request and return an empty key set."""
         self.told += 1
         return TokenKeysAnswer(jwks="{}")
 
 
 class World:
-    """Everything around, and a clock."""
+    """``JobTokens`` with a fake gateway, a fake authority and a clock."""
 
     def __init__(self) -> None:
         self.gateway, self.authority, self.now = Gateway(), Authority(), 0.0
@@ -70,7 +70,7 @@ def world() -> World:
     return World()
 
 
-async def test_the_subject_is_what_was_launched(world: World) -> None:
+async def test_the_subject_of_a_token_is_the_launched_driver_or_executor(world: World) -> None:
     assert (await world.tokens.of_driver(JOB, SUBMISSION, ["vault", "vault"])).token == "t"  # noqa: S105
     await world.tokens.of_executor(JOB, 7, SUBMISSION, ["vault"])
     driver, executor = f"spiffe://td/job/{JOB}/driver", f"spiffe://td/job/{JOB}/executor/7"
@@ -81,13 +81,13 @@ async def test_the_subject_is_what_was_launched(world: World) -> None:
     ]
 
 
-async def test_what_the_policy_refuses_is_not_signed(world: World) -> None:
+async def test_a_token_that_the_policy_refuses_is_not_signed(world: World) -> None:
     with pytest.raises(TokenRefused, match="because"):
         await world.tokens.of_driver(JOB, SUBMISSION, ["payroll"])
     assert world.authority.signed == []
 
 
-async def test_no_answer_is_no_permission(world: World) -> None:
+async def test_no_token_is_signed_if_the_gateway_does_not_answer(world: World) -> None:
     world.gateway.away = True
     with pytest.raises(AssertionRefused):
         await world.tokens.of_driver(JOB, SUBMISSION, ["vault"])
@@ -95,13 +95,13 @@ async def test_no_answer_is_no_permission(world: World) -> None:
 
 
 @pytest.mark.parametrize("audience", [[], [""], ["a" * 513], [f"a{n}" for n in range(9)]])
-async def test_impossible_audiences_bother_nobody(world: World, audience: list[str]) -> None:
+async def test_impossible_audiences_are_refused_without_asking_the_gateway(world: World, audience: list[str]) -> None:
     with pytest.raises(TokenRefused):
         await world.tokens.of_driver(JOB, SUBMISSION, audience)
     assert world.gateway.queries == []
 
 
-async def test_a_flood_fills_no_log_and_stops_no_other_job(world: World) -> None:
+async def test_a_job_beyond_its_token_rate_is_refused_without_affecting_other_jobs(world: World) -> None:
     for _ in range(int(TOKENS_PER_JOB[0])):
         with pytest.raises(TokenRefused, match="because"):
             await world.tokens.of_driver(JOB, SUBMISSION, ["payroll"])
@@ -115,7 +115,7 @@ async def test_a_flood_fills_no_log_and_stops_no_other_job(world: World) -> None
     await world.tokens.of_driver(JOB, SUBMISSION, ["vault"])
 
 
-async def test_keys_are_asked_for_now_and_then(world: World) -> None:
+async def test_the_jwt_keys_are_cached_and_fetched_again_periodically(world: World) -> None:
     await world.tokens.keys()
     await world.tokens.keys()
     assert world.authority.told == 1

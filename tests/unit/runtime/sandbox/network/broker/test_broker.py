@@ -1,4 +1,4 @@
-"""When the calls of a box are over."""
+"""When the calls of a sandbox have ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.runtime.sandbox.network.broker.broker import BoxCalls, broker
 from sluice.runtime.sandbox.network.broker.connecting import CallHandler
 
 
-async def test_a_call_that_is_gone_again_does_not_end_the_box() -> None:
+async def test_a_call_interrupted_by_a_signal_does_not_end_the_box_calls() -> None:
     reading, writing = os.pipe()  # readable and hung up in the same cases as a filter's listener
     calls = BoxCalls("python", cast("CallHandler", None))
     calls._listener = reading
@@ -27,5 +27,5 @@ async def blocked_signals() -> set[signal.Signals | int]:
     return set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
 
-def test_no_signal_interrupts_the_broker_while_it_asks_the_kernel() -> None:
+def test_the_broker_blocks_signals_that_could_interrupt_its_kernel_calls() -> None:
     assert {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP} <= broker().run(blocked_signals())

@@ -1,4 +1,4 @@
-"""Calls that a signal interrupts when they have been made already: the program makes them again."""
+"""Calls that a signal interrupts after they were carried out: the program repeats them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NAMESPACE = 7
 
 
 class Everything:
-    """Rules by which everything is inside."""
+    """Rules for which every destination is inside."""
 
     async def decide(self, connect: Connect) -> Decision:
         return Inside()
 
 
 class Waiting:
-    """A call of a program that waits, with a socket of the box."""
+    """A call of a waiting program, with a socket of its sandbox."""
 
     number = 0
     thread = 1
@@ -56,7 +56,7 @@ def handler() -> CallHandler:
     return CallHandler("python", context)
 
 
-async def test_a_connection_within_the_box_is_not_an_error_when_its_call_comes_again(handler: CallHandler) -> None:
+async def test_a_connect_repeated_after_a_lost_answer_succeeds_once(handler: CallHandler) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as program:
         port = server.getsockname()[1]
         call = cast(
@@ -68,7 +68,7 @@ async def test_a_connection_within_the_box_is_not_an_error_when_its_call_comes_a
         assert await handler.connect(call) == errno.EISCONN
 
 
-async def test_an_answer_that_was_not_heard_serves_one_connection_alone(handler: CallHandler) -> None:
+async def test_a_lost_answer_does_not_apply_to_a_connection_made_after_a_disconnect(handler: CallHandler) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as program:
         port = server.getsockname()[1]
         call = cast(

@@ -10,7 +10,7 @@ from sluice.runtime.sandbox.network.names import names as names_module
 from sluice.runtime.sandbox.network.names.names import Names, normal
 
 
-def test_a_name_has_one_address_of_each_kind_for_ever() -> None:
+def test_a_name_keeps_its_addresses_and_shares_them_with_no_other_name() -> None:
     names = Names()
     first, second = names.addresses("a.example"), names.addresses("b.example")
 
@@ -21,7 +21,7 @@ def test_a_name_has_one_address_of_each_kind_for_ever() -> None:
     assert [names.name_of(each) for each in (*first, *second)] == ["a.example"] * 2 + ["b.example"] * 2
 
 
-def test_other_addresses_stand_for_nothing() -> None:
+def test_an_address_that_was_not_assigned_has_no_name() -> None:
     names = Names()
     names.addresses("a.example")
 
@@ -29,7 +29,7 @@ def test_other_addresses_stand_for_nothing() -> None:
         assert names.name_of(ip_address(address)) is None
 
 
-def test_names_are_bounded_and_none_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_limit_a_new_name_gets_no_addresses_and_known_names_keep_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names_module, "MAX_NAMES", 2)
     names = Names()
     kept = [names.addresses(name) for name in ("a", "b")]
@@ -47,12 +47,12 @@ def test_names_are_bounded_and_none_is_given_up(monkeypatch: pytest.MonkeyPatch)
         ("localhost", "localhost"),
     ],
 )
-def test_names_are_compared_in_one_form(name: str, wanted: str) -> None:
+def test_host_names_are_normalized(name: str, wanted: str) -> None:
     assert normal(name) == wanted
 
 
 @pytest.mark.parametrize(
     "name", ["", ".", "a..b", "-a.example", "a b", "a/b", "a\\032b", "ü.example", "a" * 64, "a." * 130]
 )
-def test_what_is_no_host_name_has_no_form(name: str) -> None:
+def test_a_malformed_host_name_has_no_normal_form(name: str) -> None:
     assert normal(name) is None

@@ -23,7 +23,7 @@ KNOWN: dict[str, Answer] = {
 
 
 class Asked:
-    """A resolver, and what it has refused."""
+    """A resolver, and the refusals it has reported."""
 
     def __init__(self) -> None:
         self.refusals: list[Refusal] = []
@@ -38,7 +38,7 @@ class Asked:
         return KNOWN.get(name, False)
 
     async def ask(self, name: str, kind: str = "A", *, limit: int | None = None, edns: int = -1) -> dns.message.Message:
-        """The answer to one question."""
+        """Ask the resolver one question and return its answer."""
         wire = await self.resolver.answer(dns.message.make_query(name, kind, use_edns=edns).to_wire(), limit=limit)
         assert wire is not None
         return dns.message.from_wire(wire)
@@ -53,7 +53,7 @@ def asked() -> Asked:
     return Asked()
 
 
-async def test_a_name_that_policy_could_allow_gets_addresses_of_this_network(asked: Asked) -> None:
+async def test_a_name_the_policy_may_allow_resolves_to_virtual_addresses(asked: Asked) -> None:
     v4, v6 = _told(await asked.ask("API.example.com"))[0], _told(await asked.ask("api.example.com", "AAAA"))[0]
 
     assert asked.names.name_of(ip_address(v4)) == asked.names.name_of(ip_address(v6)) == "api.example.com"
@@ -64,43 +64,45 @@ async def test_a_name_that_policy_could_allow_gets_addresses_of_this_network(ask
     assert asked.refusals == []
 
 
-async def test_a_host_of_the_cluster_has_its_own_address(asked: Asked) -> None:
+async def test_a_cluster_host_resolves_to_its_real_address(asked: Asked) -> None:
     assert _told(await asked.ask("worker-1")) == ["10.0.0.1"]
     assert _told(await asked.ask("worker-1", "AAAA")) == []
 
 
 @pytest.mark.parametrize("name", ["denied.example", "stolen-data.api.example.com", "broken"])
 @pytest.mark.parametrize("kind", ["A", "AAAA", "TXT", "NULL"])
-async def test_other_names_do_not_exist_and_the_question_is_told(asked: Asked, name: str, kind: str) -> None:
+async def test_a_name_that_is_not_allowed_is_nxdomain_and_recorded_as_refused(
+    asked: Asked, name: str, kind: str
+) -> None:
     answer = await asked.ask(name, kind)
 
     assert (answer.rcode(), answer.answer) == (dns.rcode.NXDOMAIN, [])
     assert asked.refusals == [Refusal("", "dns", "", 0, name, "not_allowed")]
 
 
-async def test_what_is_no_question_has_no_answer(asked: Asked) -> None:
+async def test_a_malformed_dns_message_gets_no_answer(asked: Asked) -> None:
     query = dns.message.make_query("api.example.com", "A")
     response = dns.message.make_response(query).to_wire()
     for message in (b"", b"x", bytes(12), b"\xff" * 40, bytes(MAX_QUESTION_BYTES + 1), response, query.to_wire()[:-3]):
         assert await asked.resolver.answer(message) is None
 
 
-async def test_loops_of_pointers_end(asked: Asked) -> None:
+async def test_a_dns_message_with_a_compression_pointer_loop_gets_no_answer(asked: Asked) -> None:
     assert await asked.resolver.answer(bytes.fromhex("000101000001000000000000c00cc00c00010001")) is None
 
 
-async def test_addresses_of_strangers_have_no_name(asked: Asked) -> None:
+async def test_the_reverse_lookup_of_a_foreign_address_is_nxdomain_and_not_recorded(asked: Asked) -> None:
     assert (await asked.ask("8.8.8.8.in-addr.arpa", "PTR")).rcode() == dns.rcode.NXDOMAIN
     assert asked.refusals == []
 
 
-async def test_a_name_that_nobody_decides_about_is_asked_again_by_programs(asked: Asked) -> None:
+async def test_an_undecided_name_is_servfail_so_that_programs_retry(asked: Asked) -> None:
     answer = await asked.ask("unclear.example")
     assert (answer.rcode(), answer.answer) == (dns.rcode.SERVFAIL, [])
     assert asked.refusals == [Refusal("", "dns", "", 0, "unclear.example", "not_decided")]
 
 
-async def test_who_wants_to_know_why_is_told_that_it_is_the_policy(asked: Asked) -> None:
+async def test_a_refusal_explains_the_policy_only_to_clients_with_edns(asked: Asked) -> None:
     (option,) = (await asked.ask("denied.example", edns=0)).options
     assert "EDE 18" in str(option)
     assert WHY in str(option)

@@ -1,4 +1,4 @@
-"""Addresses as the kernel lays them out."""
+"""Socket addresses in the kernel's memory layout."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def _inet6(address: str, port: int) -> bytes:
         (_inet6("::1", 80)[:24], socket.AF_INET6, "::1"),
     ],
 )
-def test_one_place_has_one_address(sockaddr: bytes, family: int, wanted: str) -> None:
+def test_different_forms_of_a_socket_address_are_parsed_to_one_address(
+    sockaddr: bytes, family: int, wanted: str
+) -> None:
     assert parse(sockaddr, family) == (ip_address(wanted), 80)
 
 
@@ -46,13 +48,15 @@ def test_one_place_has_one_address(sockaddr: bytes, family: int, wanted: str) ->
         (_inet6("::1", 80)[:23], socket.AF_INET6, errno.EINVAL),
     ],
 )
-def test_what_the_kernel_refuses_is_refused_alike(sockaddr: bytes, family: int, error: int) -> None:
+def test_an_invalid_socket_address_is_refused_with_the_errno_of_the_kernel(
+    sockaddr: bytes, family: int, error: int
+) -> None:
     with pytest.raises(OSError, match="Errno") as refused:
         parse(sockaddr, family)
     assert refused.value.errno == error
 
 
-def test_an_address_for_a_socket_of_another_family() -> None:
+def test_an_ipv4_address_is_mapped_for_an_ipv6_socket_and_ipv6_is_unreachable_from_ipv4() -> None:
     assert for_family(ip_address("192.0.2.1"), 80, socket.AF_INET6) == ("::ffff:192.0.2.1", 80)
     with pytest.raises(OSError, match="Errno") as refused:
         for_family(ip_address("::1"), 80, socket.AF_INET)

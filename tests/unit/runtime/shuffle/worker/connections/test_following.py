@@ -1,4 +1,4 @@
-"""A batch that a reader is sent: from memory while it is there, from disk where it went meanwhile."""
+"""Batches for a reader come from memory, and from disk after a batch was spilled there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write(store: Store, map_id: int, segments: int = 7) -> None:
 
 
 def take(reading: FollowingFetch, before_each: Callable[[int], None] = lambda _: None) -> list[tuple[Entry, bytes]]:
-    """The next batch, segment by segment; ``before_each`` is told how many came before."""
+    """Read the next batch, segment by segment; ``before_each`` gets the number of segments so far."""
     reading.begin(reading.follower.next())
     found: list[tuple[Entry, bytes]] = []
     left = reading.advance()
@@ -61,9 +61,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.mark.parametrize("layout", [pytest.param(layout, id=layout) for layout in Layout])
 @pytest.mark.parametrize("moment", range(15))
-def test_what_is_written_out_in_the_middle_of_a_batch_goes_on_from_disk(
-    tmp_path: Path, layout: Layout, moment: int
-) -> None:
+def test_a_batch_spilled_while_it_is_sent_continues_from_disk(tmp_path: Path, layout: Layout, moment: int) -> None:
     store = Store([tmp_path / "disk"], layout, policy=Policy.PIPELINED)
     for map_id in (1, 2):
         write(store, map_id)
@@ -99,7 +97,7 @@ def test_maps_without_output_for_the_reader_make_an_empty_batch(store: Store) ->
     assert take(fetch(store, 2, 3)) == []
 
 
-def test_an_aborted_map_does_not_move_what_is_read(store: Store) -> None:
+def test_aborting_a_map_does_not_disturb_a_batch_that_is_being_read(store: Store) -> None:
     write(store, 1)
     store.push(9, [(0, 0, b"zombie")])
     reading = fetch(store)
@@ -107,7 +105,7 @@ def test_an_aborted_map_does_not_move_what_is_read(store: Store) -> None:
     assert dict(found) == {entry: data for entry, data in store.written.items() if entry[1] == 1}
 
 
-def test_a_shuffle_that_was_given_up_is_read_by_nobody_and_holds_no_memory(store: Store) -> None:
+def test_an_abandoned_shuffle_cannot_be_read_and_holds_no_memory(store: Store) -> None:
     write(store, 1)
     reading = fetch(store)
     with pytest.raises(MapUnknown):
@@ -133,7 +131,7 @@ def test_a_superseded_attempt_leaves_nothing_in_memory(store: Store) -> None:
         store.data.commit(2, 1, 5)
 
 
-def test_an_attempt_of_which_not_all_is_here_leaves_its_place(store: Store) -> None:
+def test_an_incomplete_attempt_is_not_announced_and_another_can_replace_it(store: Store) -> None:
     store.push(1, [(0, 0, b"first")])
     with pytest.raises(MapUnknown):
         store.data.announce(1, 2, 10, 0, 1)
@@ -142,7 +140,7 @@ def test_an_attempt_of_which_not_all_is_here_leaves_its_place(store: Store) -> N
     assert dict(take(fetch(store))) == {(0, 2, 0): b"other"}
 
 
-def test_maps_of_writers_that_count_on_followers_stay_in_memory_with_every_policy(tmp_path: Path) -> None:
+def test_maps_for_followers_stay_in_memory_with_every_policy(tmp_path: Path) -> None:
     store = Store([tmp_path / "disk"], policy=Policy.BLOCKING)
     for map_id in range(3):
         data = b"x" * 50
@@ -156,7 +154,7 @@ def test_maps_of_writers_that_count_on_followers_stay_in_memory_with_every_polic
     assert [entry for entry, _ in take(fetch(store))] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
 
 
-def test_a_reader_that_goes_gives_back_what_it_took(tmp_path: Path) -> None:
+def test_data_taken_by_a_reader_that_closes_counts_as_unread_again(tmp_path: Path) -> None:
     store = Store([tmp_path / "disk"])
     store.push(1, [(0, 0, b"first")])
     store.data.announce(1, 1, 5, 0, 1)
@@ -167,7 +165,7 @@ def test_a_reader_that_goes_gives_back_what_it_took(tmp_path: Path) -> None:
     assert store.data.announce(1, 1, 5, 0, 1) == 5
 
 
-def test_what_all_readers_have_had_is_freed_and_read_by_nobody_more(store: Store) -> None:
+def test_maps_that_all_readers_have_read_are_freed_and_cannot_be_read_again(store: Store) -> None:
     for map_id in (1, 2, 3):
         write(store, map_id)
     reading, late = fetch(store), fetch(store)
@@ -189,7 +187,7 @@ def test_what_all_readers_have_had_is_freed_and_read_by_nobody_more(store: Store
     assert dict(take(fetch_after(store, 3))) == {entry: data for entry, data in store.written.items() if entry[1] == 4}
 
 
-def test_the_index_of_a_run_goes_with_the_last_of_its_maps(store: Store) -> None:
+def test_the_index_of_a_run_is_dropped_with_its_last_map(store: Store) -> None:
     write(store, 1)
     write(store, 2)
     store.data.spill()
@@ -203,7 +201,7 @@ def test_the_index_of_a_run_goes_with_the_last_of_its_maps(store: Store) -> None
 
 
 def fetch_after(store: Store, had: int) -> FollowingFetch:
-    """A reader that has had so many maps."""
+    """Return a reader that has already received ``had`` maps."""
     header = Header(FrameType.FOLLOW, shuffle=3, partition=0, aux=PARTITIONS, request=2, count=had)
     follower = store.data.announced.follow(Share(1, 0), (0, PARTITIONS), 60.0, maps_received=had)
     return FollowingFetch(header, store.data, SegmentChecks(bytes(8), 3), iter(()), 1 << 30, 0.0, follower=follower)

@@ -1,4 +1,4 @@
-"""What a reader that follows is given, and how it ends: decided with values and a clock."""
+"""What a following reader is given, and how its reading ends, with values and a clock only."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def pipeline(clock: Clock) -> AnnouncedMaps:
 
 
 def write(pipeline: AnnouncedMaps, index: int, map_id: int, size: int = 0, writers: int = 1) -> int:
-    """Announce a map; what its readers have not taken of its writer's."""
+    """Announce and commit a map; return how many bytes of its share are unread."""
     share = Share(writers, index % writers)
     pipeline.claim(share, index, map_id)
     return pipeline.commit(share, map_id, size)
@@ -84,7 +84,7 @@ def test_a_late_reader_is_given_all_in_batches_and_then_the_end(pipeline: Announ
     assert reader.complete
 
 
-def test_a_reader_is_given_the_maps_of_its_writer_without_what_it_has_had(pipeline: AnnouncedMaps) -> None:
+def test_a_reader_is_given_only_the_maps_of_its_writer_that_it_has_not_had(pipeline: AnnouncedMaps) -> None:
     for index in (0, 1, 2, 4, 3):
         write(pipeline, index, 10 + index, writers=WRITERS)
     assert follow(pipeline, FIRST).next() == [(10, 0), (12, 2), (14, 4)]
@@ -97,7 +97,7 @@ def test_a_reader_is_given_the_maps_of_its_writer_without_what_it_has_had(pipeli
     assert ahead.next() == [(18, 8)]
 
 
-def test_one_attempt_of_a_map_counts_and_no_other_ever(pipeline: AnnouncedMaps) -> None:
+def test_only_the_first_claimed_attempt_of_a_map_is_accepted(pipeline: AnnouncedMaps) -> None:
     pipeline.claim(ONE, 0, 1)
     with pytest.raises(AttemptSuperseded):
         pipeline.claim(ONE, 0, 2)
@@ -110,7 +110,7 @@ def test_one_attempt_of_a_map_counts_and_no_other_ever(pipeline: AnnouncedMaps) 
         pipeline.claim(ONE, 1, 3)
 
 
-def test_an_attempt_that_could_not_be_committed_leaves_its_place_to_another(pipeline: AnnouncedMaps) -> None:
+def test_a_disclaimed_attempt_can_be_replaced_by_another(pipeline: AnnouncedMaps) -> None:
     pipeline.claim(ONE, 0, 1)
     pipeline.disclaim(ONE, 1)
     write(pipeline, 0, 2)
@@ -118,13 +118,13 @@ def test_an_attempt_that_could_not_be_committed_leaves_its_place_to_another(pipe
     assert follow(pipeline).next() == [(2, 0)]
 
 
-def test_a_worker_that_missed_a_map_takes_none_after_it(pipeline: AnnouncedMaps) -> None:
+def test_a_map_after_a_missing_map_is_refused(pipeline: AnnouncedMaps) -> None:
     write(pipeline, 0, 1)
     with pytest.raises(MapUnknown, match="came before others"):
         pipeline.claim(ONE, 2, 3)
 
 
-def test_a_worker_that_does_not_have_all_says_so_to_writer_and_readers(pipeline: AnnouncedMaps) -> None:
+def test_completing_with_missing_maps_is_an_error_for_writer_and_readers(pipeline: AnnouncedMaps) -> None:
     write(pipeline, 0, 1, writers=WRITERS)
     write(pipeline, 1, 2, writers=WRITERS)
     for _ in range(2):
@@ -135,7 +135,7 @@ def test_a_worker_that_does_not_have_all_says_so_to_writer_and_readers(pipeline:
     assert follow(pipeline, SECOND).next() == [(2, 1)]
 
 
-def test_complete_is_said_once(pipeline: AnnouncedMaps) -> None:
+def test_completing_a_shuffle_is_idempotent_and_ends_its_readers(pipeline: AnnouncedMaps) -> None:
     write(pipeline, 0, 1)
     pipeline.complete(ONE, 1)
     pipeline.complete(ONE, 1)
@@ -149,7 +149,7 @@ def test_complete_is_said_once(pipeline: AnnouncedMaps) -> None:
         follow(pipeline, had=2).next()
 
 
-def test_an_aborted_shuffle_ends_for_everybody(pipeline: AnnouncedMaps) -> None:
+def test_an_aborted_shuffle_raises_for_readers_and_writers(pipeline: AnnouncedMaps) -> None:
     assert not pipeline.active
     reader = follow(pipeline)
     assert pipeline.active
@@ -172,7 +172,7 @@ def test_an_aborted_shuffle_ends_for_everybody(pipeline: AnnouncedMaps) -> None:
             act()
 
 
-def test_a_writer_without_a_sign_of_life_is_taken_for_gone(pipeline: AnnouncedMaps, clock: Clock) -> None:
+def test_a_reader_gives_up_a_writer_that_is_silent_for_too_long(pipeline: AnnouncedMaps, clock: Clock) -> None:
     reader = follow(pipeline)
     clock.now += PATIENCE
     assert reader.next() == []
@@ -185,7 +185,7 @@ def test_a_writer_without_a_sign_of_life_is_taken_for_gone(pipeline: AnnouncedMa
     assert follow(pipeline).next() == []
 
 
-def test_a_complete_shuffle_needs_no_sign_of_life(pipeline: AnnouncedMaps, clock: Clock) -> None:
+def test_readers_of_a_complete_shuffle_need_no_live_writer(pipeline: AnnouncedMaps, clock: Clock) -> None:
     write(pipeline, 0, 1)
     pipeline.complete(ONE, 1)
     clock.now += 2 * PATIENCE
@@ -196,7 +196,7 @@ def test_a_complete_shuffle_needs_no_sign_of_life(pipeline: AnnouncedMaps, clock
     assert reader.complete
 
 
-def test_whoever_listens_is_woken_by_what_matters_to_readers(pipeline: AnnouncedMaps) -> None:
+def test_listeners_are_woken_only_by_events_that_matter_to_readers(pipeline: AnnouncedMaps) -> None:
     woken: list[str] = []
 
     def wake() -> None:
@@ -215,7 +215,7 @@ def test_whoever_listens_is_woken_by_what_matters_to_readers(pipeline: Announced
     assert len(woken) == 3
 
 
-def test_a_writer_hears_how_far_its_own_readers_are(pipeline: AnnouncedMaps) -> None:
+def test_a_commit_returns_the_unread_bytes_of_the_writers_own_readers(pipeline: AnnouncedMaps) -> None:
     assert write(pipeline, 0, 10, 100, WRITERS) == 100
     assert write(pipeline, 1, 11, 7, WRITERS) == 7
     readers = [follow(pipeline, FIRST, (n, n + 1)) for n in range(2)]
@@ -227,7 +227,7 @@ def test_a_writer_hears_how_far_its_own_readers_are(pipeline: AnnouncedMaps) -> 
     assert write(pipeline, 4, 14, 0, WRITERS) == 0, "a commit that is repeated only asks"
 
 
-def test_what_a_lost_reader_took_is_unread_until_it_comes_back_and_says_so(pipeline: AnnouncedMaps) -> None:
+def test_data_taken_by_a_lost_reader_counts_as_unread_until_the_reader_returns(pipeline: AnnouncedMaps) -> None:
     write(pipeline, 0, 10, 100)
     reader = follow(pipeline)
     reader.take(80)
@@ -238,14 +238,14 @@ def test_what_a_lost_reader_took_is_unread_until_it_comes_back_and_says_so(pipel
     assert write(pipeline, 2, 12) == 20
 
 
-def test_a_reader_that_claims_too_much_holds_nobody_up(pipeline: AnnouncedMaps) -> None:
+def test_a_reader_that_claims_to_have_taken_too_much_is_harmless(pipeline: AnnouncedMaps) -> None:
     reader = follow(pipeline)
     reader.take(1 << 60, 1 << 30)
     assert write(pipeline, 0, 1, 100) == 0
     assert pipeline.forget(ONE, 0)[1] == Progress(0, 1, 0)
 
 
-def test_what_all_readers_have_had_is_forgotten_but_for_the_last_map(pipeline: AnnouncedMaps) -> None:
+def test_maps_that_all_readers_have_had_are_forgotten_except_for_the_last(pipeline: AnnouncedMaps) -> None:
     readers = [follow(pipeline, ONE, partitions) for partitions in ((0, 2), (2, 3))]
     for index in range(4):
         write(pipeline, index, 10 + index)
@@ -268,7 +268,7 @@ def test_what_all_readers_have_had_is_forgotten_but_for_the_last_map(pipeline: A
     assert all(reader.complete for reader in readers)
 
 
-def test_a_reader_that_left_before_the_end_lacks_what_it_lacked_until_it_is_back(pipeline: AnnouncedMaps) -> None:
+def test_the_progress_of_a_share_counts_a_departed_reader_until_it_returns(pipeline: AnnouncedMaps) -> None:
     stays, goes = (follow(pipeline, ONE, partitions) for partitions in ((0, 1), (1, 2)))
     for index in range(5):
         write(pipeline, index, index)
@@ -286,19 +286,19 @@ def test_a_reader_that_left_before_the_end_lacks_what_it_lacked_until_it_is_back
     assert pipeline.forget(ONE, 0)[1] == Progress(0, 1, 5)
 
 
-def test_without_readers_nobody_lacks_anything_here(pipeline: AnnouncedMaps) -> None:
+def test_the_progress_of_a_share_without_readers_is_unlimited(pipeline: AnnouncedMaps) -> None:
     write(pipeline, 0, 1)
     assert pipeline.forget(ONE, 0)[1] == Progress(0, 0, NO_LIMIT)
 
 
-def test_of_too_many_readers_that_left_it_is_only_known_that_they_may_lack_all(pipeline: AnnouncedMaps) -> None:
+def test_departed_readers_beyond_the_limit_are_assumed_to_lack_all_maps(pipeline: AnnouncedMaps) -> None:
     for number in range(2 * MAX_GONE_READERS):
         follow(pipeline, ONE, (number, number + 1), had=7).close()
     assert pipeline.forget(ONE, 0)[1].maps == 0
     assert len(pipeline._shares[ONE].gone) == MAX_GONE_READERS + 1
 
 
-def test_what_is_known_of_maps_and_shares_is_charged_until_it_is_forgotten() -> None:
+def test_memory_for_announced_maps_and_shares_is_charged_until_they_are_forgotten() -> None:
     account = Account(Budget("memory", 1 << 20))
     pipeline = AnnouncedMaps("job/3", Clock(), account.holding())
     for index in range(10):
@@ -322,7 +322,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-def test_readers_that_come_and_go_have_every_map_once_in_order_whatever_is_forgotten(
+def test_readers_that_reconnect_get_every_map_once_and_in_order_despite_forgetting(
     steps: list[tuple[str, int]],
 ) -> None:
     pipeline = AnnouncedMaps("job/3", Clock())

@@ -1,4 +1,4 @@
-"""Which segments of a map arrived: whatever their order, each once, in little memory."""
+"""The record of which segments of a map arrived: in any order, each once, in little memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FRAMES = st.lists(
 
 
 @given(FRAMES)
-def test_each_number_is_taken_once(frames: list[list[int]]) -> None:
+def test_each_segment_number_is_taken_once(frames: list[list[int]]) -> None:
     attempt, seen = MapAttempt(), set[int]()
     for frame in frames:
         if len(set(frame)) < len(frame) or seen.intersection(frame):
@@ -38,7 +38,7 @@ def test_each_number_is_taken_once(frames: list[list[int]]) -> None:
 
 
 @given(st.permutations(range(40)), st.integers(1, 7))
-def test_any_order_is_complete_in_the_end_and_nothing_is_kept(order: list[int], size: int) -> None:
+def test_segments_in_any_order_complete_the_map_and_leave_no_memory_in_use(order: list[int], size: int) -> None:
     attempt = MapAttempt()
     for start in range(0, len(order), size):
         assert not attempt.complete(40, 40)
@@ -54,7 +54,7 @@ def test_segments_in_order_take_no_memory() -> None:
     assert attempt.early_bytes == 0
 
 
-def test_a_number_far_ahead_takes_a_page() -> None:
+def test_a_segment_number_far_ahead_takes_one_page_of_memory() -> None:
     attempt = MapAttempt()
     attempt.take([SEQUENCE_SLACK], 1, 1)
     assert attempt.early_bytes == PAGE_BYTES

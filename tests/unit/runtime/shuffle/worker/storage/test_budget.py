@@ -1,4 +1,4 @@
-"""Memory beside the data: bounded, shared among jobs, and all of it comes back."""
+"""Memory besides the data: bounded, shared among jobs, and returned completely."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LITTLE = 1_000
 
 
 def greedy(account: Account, step: int = 100) -> Holding:
-    """Takes until nothing more is given."""
+    """Take memory until no more is granted; return the holding."""
     holding = account.holding()
     while True:
         try:
@@ -27,12 +27,12 @@ def greedy(account: Account, step: int = 100) -> Holding:
             return holding
 
 
-def test_one_job_alone_gets_about_two_thirds() -> None:
+def test_a_single_job_gets_about_two_thirds_of_the_budget() -> None:
     budget = Budget("memory", CAPACITY)
     assert 0.6 < greedy(Account(budget)).held / CAPACITY < 0.67
 
 
-def test_jobs_that_come_later_get_less_and_always_a_little() -> None:
+def test_later_jobs_get_less_but_never_nothing() -> None:
     budget = Budget("memory", CAPACITY)
     held = [greedy(Account(budget, f"job {number}")).held for number in range(12)]
     assert held == sorted(held, reverse=True)
@@ -41,7 +41,7 @@ def test_jobs_that_come_later_get_less_and_always_a_little() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, CAPACITY), st.booleans()), max_size=60))
-def test_never_more_than_there_is_and_all_comes_back(steps: list[tuple[int, int, bool]]) -> None:
+def test_the_budget_is_never_exceeded_and_is_all_returned(steps: list[tuple[int, int, bool]]) -> None:
     budget = Budget("memory", CAPACITY)
     holdings = [Account(budget, f"job {number}").holding() for number in range(6)]
     for number, size, closes in steps:
@@ -60,7 +60,7 @@ def test_never_more_than_there_is_and_all_comes_back(steps: list[tuple[int, int,
     assert budget.used == 0
 
 
-def test_who_finds_no_room_hears_whether_there_ever_will_be() -> None:
+def test_a_refused_request_is_retryable_only_if_it_could_ever_fit() -> None:
     budget = Budget("memory", CAPACITY, "raise the limit")
     other = greedy(Account(budget))
     with pytest.raises(RetryableQuotaExceeded, match="raise the limit") as refused:
@@ -74,7 +74,7 @@ def test_who_finds_no_room_hears_whether_there_ever_will_be() -> None:
     assert not isinstance(never.value, RetryableQuotaExceeded)
 
 
-def test_what_is_used_and_what_is_stored_count_towards_the_quota() -> None:
+def test_used_and_stored_bytes_count_towards_the_quota() -> None:
     account = Account(Budget("memory", CAPACITY), "job", quota=1000)
     first, second = account.holding(), account.holding()
     first.take(300, store=300)
@@ -88,7 +88,7 @@ def test_what_is_used_and_what_is_stored_count_towards_the_quota() -> None:
     second.take(600)
 
 
-def test_what_is_charged_after_the_end_is_not_counted() -> None:
+def test_charges_to_a_closed_holding_are_not_counted() -> None:
     budget = Budget("memory", CAPACITY)
     account = Account(budget)
     holding = account.holding()

@@ -13,12 +13,12 @@ def disk(free: int, device: str = "", *, usable: bool = True) -> DiskReport:
     return DiskReport(path="/d", total=1000, free=free, usable=usable, device=device)
 
 
-def test_a_file_system_is_counted_once_whoever_is_on_it() -> None:
+def test_a_file_system_shared_by_several_disks_is_counted_once() -> None:
     assert free_space([disk(100, "a"), disk(100, "a"), disk(30, "b"), disk(7, "c", usable=False)]) == 130
     assert free_space([]) == 0
 
 
-def test_disks_of_workers_that_do_not_say_where_they_are_count_each() -> None:
+def test_disks_without_a_device_are_counted_separately() -> None:
     assert free_space([disk(100), disk(100), disk(30, "b")]) == 230
 
 

@@ -1,4 +1,4 @@
-"""Managed memory: never more than there is, everything comes back, nobody takes it all while receiving."""
+"""Managed memory: bounded, returned completely, and never all taken by data being received."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FRAMES = st.lists(
 
 @given(FRAMES)
 @settings(max_examples=50)
-def test_leases_never_overlap_and_all_comes_back(frames: list[tuple[list[int], int]]) -> None:
+def test_leases_never_overlap_and_all_memory_is_returned(frames: list[tuple[list[int], int]]) -> None:
     memory = pool()
     held: list[Lease] = []
     for lengths, keep in frames:
@@ -70,7 +70,7 @@ def test_small_frames_share_a_slab() -> None:
     assert memory.used_bytes == SLAB_BYTES
 
 
-def test_watermarks() -> None:
+def test_pressure_is_set_at_the_high_watermark_and_cleared_at_the_low_one() -> None:
     memory = pool()
     leases = []
     for _ in range(6):
@@ -87,7 +87,7 @@ def test_watermarks() -> None:
     assert memory.peak_bytes == 7 * SLAB_BYTES
 
 
-def test_who_finds_no_room_waits_until_there_is() -> None:
+def test_a_lease_waits_until_memory_is_free() -> None:
     memory = pool()
     leases = [memory.lease(f"job {index}", [SLAB_BYTES]) for index in range(8)]
     for lease in leases:
@@ -117,7 +117,7 @@ def test_one_job_receives_into_half_of_the_memory_at_most() -> None:
     assert len(leases) == 5
 
 
-def test_who_waits_hears_that_nothing_can_be_written_out() -> None:
+def test_a_lease_fails_when_nothing_can_be_spilled() -> None:
     memory = pool()
     for index in range(8):
         memory.received(memory.lease(f"job {index}", [SLAB_BYTES]))
@@ -136,7 +136,7 @@ def test_the_smallest_memory_takes_the_largest_frame() -> None:
     assert len(lease.extents) == 3
 
 
-def test_the_tables_of_frames_take_of_the_same_memory() -> None:
+def test_frame_tables_are_charged_to_the_same_pool() -> None:
     memory = pool()
     leases = []
     for _ in range(8):
@@ -149,7 +149,7 @@ def test_the_tables_of_frames_take_of_the_same_memory() -> None:
     assert memory.used_bytes == 0
 
 
-def test_who_has_a_large_table_waits_until_others_are_written_out() -> None:
+def test_a_lease_with_a_large_table_waits_until_others_are_released() -> None:
     memory = pool()
     held = []
     for index in range(7):
@@ -166,7 +166,7 @@ def test_who_has_a_large_table_waits_until_others_are_written_out() -> None:
     assert memory.used_bytes == memory.capacity_bytes
 
 
-def test_each_who_waits_gets_an_error_of_its_own() -> None:
+def test_each_waiting_lease_gets_its_own_error_instance() -> None:
     memory = pool()
     shared = DiskFailed("no disk")
     for index in range(8):

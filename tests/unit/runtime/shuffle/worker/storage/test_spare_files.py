@@ -1,4 +1,4 @@
-"""Files of shuffles that are over, and who writes over them."""
+"""Files of released shuffles, and which shuffles overwrite them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ JOB, OTHER = "a" * 32, "b" * 32
 
 
 def made(disk: Path, job: str, shuffle: int, size: int) -> Path:
-    """The data of a shuffle."""
+    """Create the data file of a shuffle and return its path."""
     data = disk / job / str(shuffle) / "data"
     data.parent.mkdir(parents=True, exist_ok=True)
     data.write_bytes(b"x" * size)
@@ -20,7 +20,7 @@ def made(disk: Path, job: str, shuffle: int, size: int) -> Path:
 
 
 def wanted(disk: Path, job: str, shuffle: int) -> Path:
-    """Where the data of a shuffle are going to be."""
+    """Return the path of a shuffle's future data file."""
     data = disk / job / str(shuffle) / "data"
     data.parent.mkdir(parents=True, exist_ok=True)
     return data
@@ -30,7 +30,7 @@ def bytes_on(disk: Path) -> int:
     return sum(path.stat().st_size for path in disk.rglob("*") if path.is_file())
 
 
-def test_the_next_shuffle_of_the_job_gets_the_file_that_was_used_last(tmp_path: Path) -> None:
+def test_the_most_recently_kept_spare_file_is_reused_first(tmp_path: Path) -> None:
     spares = SpareFiles(1000)
     spares.keep(JOB, tmp_path, made(tmp_path, JOB, 1, 100))
     spares.keep(JOB, tmp_path, made(tmp_path, JOB, 2, 200))
@@ -42,14 +42,14 @@ def test_the_next_shuffle_of_the_job_gets_the_file_that_was_used_last(tmp_path: 
 
 
 @pytest.mark.parametrize(("job", "folder"), [(OTHER, "disk"), (JOB, "other-disk")])
-def test_nobody_else_gets_it(tmp_path: Path, job: str, folder: str) -> None:
+def test_a_spare_file_is_not_reused_by_another_job_or_on_another_disk(tmp_path: Path, job: str, folder: str) -> None:
     spares = SpareFiles(1000)
     spares.keep(JOB, tmp_path / "disk", made(tmp_path / "disk", JOB, 1, 100))
 
     assert not spares.reuse(job, tmp_path / folder, wanted(tmp_path / folder, job, 2))
 
 
-def test_a_job_that_is_over_leaves_nothing(tmp_path: Path) -> None:
+def test_spare_files_of_an_ended_job_are_removed(tmp_path: Path) -> None:
     spares = SpareFiles(1000)
     spares.keep(JOB, tmp_path, made(tmp_path, JOB, 1, 100))
     spares.keep(OTHER, tmp_path, made(tmp_path, OTHER, 1, 70))
@@ -59,7 +59,7 @@ def test_a_job_that_is_over_leaves_nothing(tmp_path: Path) -> None:
     assert not spares.drop(job_id=JOB)
 
 
-def test_a_disk_that_is_short_gets_its_space_back(tmp_path: Path) -> None:
+def test_dropping_spare_files_frees_the_space_of_a_disk(tmp_path: Path) -> None:
     spares = SpareFiles(1000)
     for name in ("one", "two"):
         spares.keep(JOB, tmp_path / name, made(tmp_path / name, JOB, 1, 100))
@@ -70,7 +70,7 @@ def test_a_disk_that_is_short_gets_its_space_back(tmp_path: Path) -> None:
     assert bytes_on(tmp_path) == 0
 
 
-def test_more_than_the_bound_is_not_kept_those_in_use_included(tmp_path: Path) -> None:
+def test_spare_files_are_kept_up_to_a_bound_that_includes_reused_files(tmp_path: Path) -> None:
     spares = SpareFiles(250)
     spares.keep(JOB, tmp_path, made(tmp_path, JOB, 1, 100))
     spares.keep(JOB, tmp_path, made(tmp_path, JOB, 2, 100))
@@ -90,9 +90,7 @@ def test_more_than_the_bound_is_not_kept_those_in_use_included(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("most", "size"), [(0, 1), (100, 101), (100, 0)])
-def test_what_is_too_large_or_empty_stays_where_it_is_and_goes_with_its_folder(
-    tmp_path: Path, most: int, size: int
-) -> None:
+def test_a_file_that_is_too_large_or_empty_is_not_kept_as_a_spare(tmp_path: Path, most: int, size: int) -> None:
     spares, data = SpareFiles(most), made(tmp_path, JOB, 1, size)
     spares.keep(JOB, tmp_path, data)
 
@@ -100,7 +98,7 @@ def test_what_is_too_large_or_empty_stays_where_it_is_and_goes_with_its_folder(
     assert not spares.reuse(JOB, tmp_path, wanted(tmp_path, JOB, 2))
 
 
-def test_a_file_that_is_gone_harms_nobody(tmp_path: Path) -> None:
+def test_a_deleted_spare_file_is_not_reused(tmp_path: Path) -> None:
     spares = SpareFiles(1000)
     spares.keep(JOB, tmp_path, tmp_path / JOB / "1" / "data")
     spares.keep(JOB, tmp_path, made(tmp_path, JOB, 2, 100))

@@ -1,4 +1,4 @@
-"""A shuffle's data on disk: sorted, recovered after a crash at any byte, and never wrong when a disk is."""
+"""A shuffle's data on disk: sorted, recovered after a crash at any byte, and safe from disk faults."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Store:
         return SegmentCipher(self.secret, NAME) if self.secret else None
 
     def restart(self) -> None:
-        """As after a crash: only what is on disk is left."""
+        """Restart as after a crash: only what is on disk remains."""
         self.pool = SlabPool(8 * SLAB_BYTES, 0.75, 0.5)
         self.data = self.shuffle(NAME)
         for disk in self.disks.all:
@@ -71,7 +71,7 @@ class Store:
         self.data.finish_recovery()
 
     def shuffle(self, name: str) -> ShuffleData:
-        """A shuffle in the same memory and on the same disks."""
+        """Return a shuffle that uses the same memory and disks."""
         return ShuffleData(
             name,
             self.disks,
@@ -86,7 +86,7 @@ class Store:
         )
 
     def push(self, map_id: int, segments: Sequence[tuple[int, int, bytes]], *, write_through: bool = False) -> None:
-        """Segments as (partition, sequence, data), in one frame."""
+        """Push segments, given as (partition, sequence, data), in one frame."""
         lease = self.pool.lease("job", [len(data) for _, _, data in segments])
         left = list(segments)
         for start, _, count in lease.extents:
@@ -146,7 +146,7 @@ MAPS = st.lists(
     data=st.data(),
 )
 @settings(max_examples=30)
-def test_what_is_committed_is_read_before_and_after_a_restart(
+def test_committed_maps_can_be_read_before_and_after_a_restart(
     tmp_path_factory: pytest.TempPathFactory,
     maps: list[tuple[list[tuple[int, bytes]], bool]],
     *,
@@ -201,8 +201,8 @@ def test_a_read_of_very_many_segments_comes_in_parts(store: Store, monkeypatch: 
 
 
 @pytest.mark.parametrize("file", ["data", "index"])
-def test_a_crash_at_any_byte_loses_what_was_not_committed_and_nothing_else(tmp_path: Path, file: str) -> None:
-    """Cut either file at each length: every map that is still committed is whole, in the order of its commit."""
+def test_a_crash_at_any_byte_leaves_only_whole_committed_maps(tmp_path: Path, file: str) -> None:
+    """Either file is cut at each length: every map still committed is whole, in the order of commits."""
     store = Store([tmp_path / "disk"])
     for map_id in range(3):
         store.push(map_id, [(partition, partition, bytes([map_id]) * 5) for partition in range(3)])
@@ -232,7 +232,7 @@ def test_a_crash_at_any_byte_loses_what_was_not_committed_and_nothing_else(tmp_p
     assert survived >= {0, 3}
 
 
-def test_a_changed_index_counts_up_to_the_change(store: Store, tmp_path: Path) -> None:
+def test_a_changed_index_is_valid_up_to_the_change(store: Store, tmp_path: Path) -> None:
     for map_id in range(4):
         store.push(map_id, [(0, 0, b"x" * 10)])
         store.commit(map_id)
@@ -253,10 +253,10 @@ def test_a_changed_index_counts_up_to_the_change(store: Store, tmp_path: Path) -
 
 @given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), wanted=st.sets(st.integers(1, 3), min_size=1))
 @settings(max_examples=60)
-def test_who_reads_an_index_that_has_changed_gets_all_or_an_error(
+def test_reading_with_a_changed_index_gives_all_data_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, at: float, bit: int, wanted: set[int]
 ) -> None:
-    """Also who wants some of its maps only: a row that names another one is not just left out."""
+    """Also when only some maps are read: a row that names another map is not silently left out."""
     disk = tmp_path_factory.mktemp("disk")
     store = Store([disk])
     for map_id in (1, 2, 3):
@@ -276,8 +276,8 @@ def test_who_reads_an_index_that_has_changed_gets_all_or_an_error(
     assert dict(found) == store.expected(0, 2, sorted(wanted))
 
 
-def test_who_reads_an_index_with_a_hole_gets_an_error(tmp_path: Path) -> None:
-    """It was cut off, and the next run was written behind."""
+def test_reading_with_a_hole_in_the_index_is_an_error(tmp_path: Path) -> None:
+    """The index was truncated, and the next run was written after the truncated part."""
     store = Store([tmp_path], policy=Policy.HYBRID)
     store.push(1, [(0, 0, b"abc")])
     store.push(2, [(0, 0, b"def")])
@@ -293,7 +293,7 @@ def test_who_reads_an_index_with_a_hole_gets_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write_through", [pytest.param(True, id="through"), pytest.param(False, id="sorted")])
-def test_a_full_disk_is_left_for_another(tmp_path: Path, *, write_through: bool) -> None:
+def test_another_disk_is_used_when_one_is_full(tmp_path: Path, *, write_through: bool) -> None:
     """``/dev/full`` stands in for the data on the disk that is chosen first."""
     first, second = tmp_path / "1", tmp_path / "2"
     store = Store([first, second], free={second: 1 << 29})
@@ -327,7 +327,7 @@ def test_a_shuffle_on_two_disks_is_recovered_from_both(tmp_path: Path) -> None:
         store.read(0, 1, [1])
 
 
-def test_without_a_disk_that_takes_it_a_commit_fails_and_can_be_repeated(store: Store, tmp_path: Path) -> None:
+def test_a_commit_fails_without_a_usable_disk_and_can_be_repeated(store: Store, tmp_path: Path) -> None:
     store.free[tmp_path / "disk"] = 10
     store.push(1, [(0, 0, b"abc")])
     with pytest.raises(DiskFailed, match="no disk takes data"):
@@ -339,7 +339,7 @@ def test_without_a_disk_that_takes_it_a_commit_fails_and_can_be_repeated(store: 
     assert dict(store.read(0, 1, [1])) == store.expected(0, 1, [1])
 
 
-def test_an_index_that_cannot_be_written_fails_the_maps_it_concerns(tmp_path: Path) -> None:
+def test_a_failed_index_write_fails_only_the_maps_in_it(tmp_path: Path) -> None:
     first, second = tmp_path / "1", tmp_path / "2"
     store = Store([first, second], free={second: 1 << 29})
     (first / NAME).mkdir(parents=True)
@@ -354,7 +354,7 @@ def test_an_index_that_cannot_be_written_fails_the_maps_it_concerns(tmp_path: Pa
     assert dict(store.read(0, 1, [2])) == store.expected(0, 1, [2])
 
 
-def test_what_is_aborted_is_never_seen_and_its_memory_comes_back(store: Store) -> None:
+def test_an_aborted_map_is_never_read_and_its_memory_is_freed(store: Store) -> None:
     store.push(1, [(0, 0, b"abc")])
     store.push(2, [(0, 0, b"def")])
     store.data.abort(1)
@@ -384,7 +384,7 @@ def test_replays_are_refused(store: Store, again: list[tuple[int, int, bytes]], 
         store.push(1, again)
 
 
-def test_a_released_shuffle_takes_nothing_and_leaves_nothing(store: Store, tmp_path: Path) -> None:
+def test_a_released_shuffle_refuses_data_and_leaves_no_files_or_memory(store: Store, tmp_path: Path) -> None:
     store.push(1, [(0, 0, b"abc")])
     store.commit(1)
     store.push(2, [(0, 0, b"abc")])
@@ -415,10 +415,10 @@ def test_the_next_shuffle_writes_over_the_file_of_the_last_one(tmp_path: Path, s
     assert dict(store.read(0, 2, [1])) == store.expected(0, 2, [1])
 
 
-def test_a_file_that_is_still_written_to_is_given_to_nobody(
+def test_the_file_of_a_released_shuffle_is_not_reused_while_it_is_written_to(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A frame that is written as it came, while its shuffle is released."""
+    """A frame is written through to disk while its shuffle is released."""
     in_the_middle, go_on = threading.Event(), threading.Event()
     write = volume._write
 
@@ -439,7 +439,7 @@ def test_a_file_that_is_still_written_to_is_given_to_nobody(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_who_reads_a_shuffle_that_is_released_is_told_so(store: Store) -> None:
+def test_reading_a_released_shuffle_is_an_error_that_says_so(store: Store) -> None:
     store.push(1, [(0, 0, b"abc")])
     store.commit(1)
     [located] = store.data.plan(0, 1, np.array([1]), ordered=False)
@@ -448,7 +448,7 @@ def test_who_reads_a_shuffle_that_is_released_is_told_so(store: Store) -> None:
         store.data.read(located, 0, 1, memoryview(bytearray(3)))
 
 
-def test_a_disk_without_room_gets_the_files_of_earlier_shuffles_back(tmp_path: Path) -> None:
+def test_spare_files_are_dropped_when_a_disk_has_no_room(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     store = Store([disk])
     store.push(1, [(0, 0, b"abc")])
@@ -464,7 +464,7 @@ def test_a_disk_without_room_gets_the_files_of_earlier_shuffles_back(tmp_path: P
     assert not store.spares.drop()
 
 
-def test_enough_for_a_run_is_told_once_until_it_is_written(tmp_path: Path) -> None:
+def test_a_shuffle_with_enough_data_for_a_run_is_announced_once_per_run(tmp_path: Path) -> None:
     store = Store([tmp_path / "disk"], ripe_bytes=100)
     store.push(1, [(0, 0, b"a" * 99)])
     assert not store.ripened
@@ -480,7 +480,7 @@ def test_enough_for_a_run_is_told_once_until_it_is_written(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("layout", "policy"), [(Layout.MAP, Policy.BLOCKING), (Layout.REDUCE, Policy.HYBRID)])
-def test_whole_maps_and_what_is_kept_in_memory_on_purpose_do_not_ripen(
+def test_other_layouts_and_in_memory_policies_are_not_announced_for_a_run(
     tmp_path: Path, layout: Layout, policy: Policy
 ) -> None:
     store = Store([tmp_path / "disk"], layout=layout, policy=policy, ripe_bytes=1)
@@ -499,7 +499,7 @@ def test_the_disk_with_most_room_is_chosen(tmp_path: Path) -> None:
         disks.choose()
 
 
-def test_what_is_encrypted_at_rest_shows_nothing_and_cannot_be_changed_or_moved(tmp_path: Path) -> None:
+def test_data_encrypted_at_rest_is_unreadable_and_refused_when_changed_or_moved(tmp_path: Path) -> None:
     store = Store([tmp_path / "disk"], secret=SECRET)
     store.push(1, [(0, 0, b"confidential" * 10), (1, 1, b"confidential" * 10)], write_through=True)
     store.commit(1)

@@ -32,7 +32,7 @@ def store(disk: Path) -> Iterator[ShuffleStore]:
 
 
 def write(store: ShuffleStore, job_id: str, shuffle: int, size: int = 1000) -> None:
-    """A shuffle of one map with one segment."""
+    """Write a shuffle of one map with one segment."""
     store.allow_job(job_id, KEY)
     data, _ = store.job(job_id).shuffle(shuffle, create=True)
     lease = store.pool.lease(job_id, [size])
@@ -45,7 +45,9 @@ def files(disk: Path) -> set[str]:
     return {str(path.relative_to(disk)) for path in disk.rglob("*") if path.is_file()}
 
 
-def test_the_file_of_a_shuffle_that_is_over_waits_for_the_job_and_goes_with_it(store: ShuffleStore, disk: Path) -> None:
+def test_the_file_of_a_released_shuffle_is_spare_for_its_job_and_removed_with_it(
+    store: ShuffleStore, disk: Path
+) -> None:
     write(store, JOB, 1)
     write(store, OTHER, 1)
     store.job(JOB).release_shuffle(1)
@@ -62,7 +64,7 @@ def test_the_file_of_a_shuffle_that_is_over_waits_for_the_job_and_goes_with_it(s
     assert not (disk / JOB).exists()
 
 
-def test_what_was_put_aside_is_gone_after_a_stop_and_after_a_crash(store: ShuffleStore, disk: Path) -> None:
+def test_spare_files_left_by_a_crash_are_removed_at_the_next_start(store: ShuffleStore, disk: Path) -> None:
     write(store, JOB, 1)
     write(store, JOB, 2)
     store.job(JOB).release_shuffle(1)
@@ -79,7 +81,7 @@ def test_what_was_put_aside_is_gone_after_a_stop_and_after_a_crash(store: Shuffl
         again.stop()
 
 
-def test_a_stop_leaves_what_counts_alone(store: ShuffleStore, disk: Path) -> None:
+def test_a_stop_removes_spare_files_and_keeps_shuffle_data(store: ShuffleStore, disk: Path) -> None:
     write(store, JOB, 1)
     write(store, JOB, 2)
     store.job(JOB).release_shuffle(1)
@@ -87,7 +89,7 @@ def test_a_stop_leaves_what_counts_alone(store: ShuffleStore, disk: Path) -> Non
     assert files(disk) == {f"{JOB}/2/data", f"{JOB}/2/index"}
 
 
-def test_a_spill_that_fails_is_not_the_last_one(store: ShuffleStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_spill_is_retried(store: ShuffleStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice.runtime.shuffle.worker.storage.store._RETRY_SECONDS", 0.01)
     tried, done = threading.Semaphore(0), ShuffleData.spill
 
