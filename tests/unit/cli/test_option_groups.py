@@ -31,7 +31,7 @@ app = typer.Typer()
 @app.command()
 @with_place
 def visit(what: Annotated[str, typer.Argument()], *, place: Place, times: int = 1) -> None:
-    """A command with a group of options."""
+    """Go there."""
     typer.echo(f"{what} {place} {times}")
 
 

@@ -52,10 +52,16 @@ def began(tmp_path: Path) -> list[Path]:
     return list((tmp_path / DIRECTORY).glob("*/began"))
 
 
-async def one(tmp_path: Path, unlike: int = 0) -> int:
-    """Wait for a spare agent other than ``unlike`` and return its process ID."""
-    await until(lambda: any(int(each.read_text()) != unlike for each in began(tmp_path)))
-    return next(pid for pid in (int(each.read_text()) for each in began(tmp_path)) if pid != unlike)
+async def one(tmp_path: Path, spare: SpareAgent, unlike: int = 0) -> int:
+    """Wait until ``spare`` has an agent other than ``unlike`` that runs, and return its process ID."""
+
+    def running() -> int:
+        kept = spare._agent
+        pids = [int(each.read_text()) for each in began(tmp_path)]
+        return kept.child.pid if kept is not None and kept.child.pid in pids and kept.child.pid != unlike else 0
+
+    await until(running)
+    return running()
 
 
 class Driver(HostedDriver):
@@ -84,7 +90,7 @@ def spare_in(tmp_path: Path, refill_seconds: float = 60.0) -> SpareAgent:
 async def test_a_driver_gets_the_spare_agent_and_its_log(tmp_path: Path) -> None:
     spare = spare_in(tmp_path)
     async with kept(spare):
-        waiting = await one(tmp_path)
+        waiting = await one(tmp_path, spare)
         driver = Driver(tmp_path, spare)
         child = await driver.start()
 
@@ -99,10 +105,10 @@ async def test_a_driver_gets_the_spare_agent_and_its_log(tmp_path: Path) -> None
 async def test_another_spare_agent_is_started_after_one_is_taken(tmp_path: Path) -> None:
     spare = spare_in(tmp_path, refill_seconds=0.0)
     async with kept(spare):
-        first = await one(tmp_path)
+        first = await one(tmp_path, spare)
         child = await Driver(tmp_path, spare).start()
         assert child.pid == first
-        assert await one(tmp_path, unlike=first) != first
+        assert await one(tmp_path, spare, unlike=first) != first
         await child.wait()
 
 
@@ -113,7 +119,7 @@ async def test_without_a_spare_agent_a_driver_gets_a_new_one(tmp_path: Path, *, 
     async with contextlib.AsyncExitStack() as stack:
         if killed:
             await stack.enter_async_context(kept(spare))
-            pid = await one(tmp_path)
+            pid = await one(tmp_path, spare)
             os.kill(pid, signal.SIGKILL)
             await until(lambda: not began(tmp_path))
         child = await driver.start()
@@ -123,8 +129,9 @@ async def test_without_a_spare_agent_a_driver_gets_a_new_one(tmp_path: Path, *, 
 
 
 async def test_a_spare_agent_that_nobody_takes_ends_with_its_taskmanager(tmp_path: Path) -> None:
-    async with kept(spare_in(tmp_path)):
-        pid = await one(tmp_path)
+    spare = spare_in(tmp_path)
+    async with kept(spare):
+        pid = await one(tmp_path, spare)
     assert not psutil.pid_exists(pid)
     assert list((tmp_path / DIRECTORY).iterdir()) == []
 
@@ -132,8 +139,9 @@ async def test_a_spare_agent_that_nobody_takes_ends_with_its_taskmanager(tmp_pat
 async def test_spare_agents_of_an_earlier_taskmanager_are_removed(tmp_path: Path) -> None:
     left = make_private_directory(tmp_path / DIRECTORY / "left")
     orphan = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(600)", cwd=left)
-    async with kept(spare_in(tmp_path)):
-        await one(tmp_path)
+    spare = spare_in(tmp_path)
+    async with kept(spare):
+        await one(tmp_path, spare)
     await until(lambda: not psutil.pid_exists(orphan.pid))
     await orphan.wait()
     assert not left.exists()
