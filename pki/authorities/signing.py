@@ -132,9 +132,10 @@ def sign_leaf(
             f"{_subject_of(names)} cannot live {lifetime_words(lifetime)}",
             f"at most {lifetime_words(profile.longest)} (pki.max_leaf_hours)",
         )
+    subject = names.subject()
     return (
         x509.CertificateBuilder()
-        .subject_name(names.subject())
+        .subject_name(subject)
         .issuer_name(authority.certificate.subject)
         .public_key(key)
         .serial_number(x509.random_serial_number())
@@ -144,7 +145,7 @@ def sign_leaf(
         .add_extension(leaf_key_usage(), critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose.oid for purpose in profile.purposes]), critical=False)
         # Critical where the subject is empty (RFC 5280, 4.2.1.6).
-        .add_extension(alternative_names, critical=not list(names.subject()))
+        .add_extension(alternative_names, critical=not list(subject))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(authority_key_identifier(authority.certificate), critical=False)
         .sign(authority.key, signature_hash(authority.key))

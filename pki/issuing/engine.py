@@ -119,7 +119,8 @@ class IssuingEngine:
             LedgerError: the ledger could not be written; none of them may leave.
             StoreError: likewise, for a note beside the ledger of another process.
         """
-        self._append([_record(each) for each in issued])
+        if self.ledger is not None or self._notes.wanted:
+            self._append([_record(each) for each in issued])
 
     def issue(
         self,
@@ -191,7 +192,7 @@ class IssuingEngine:
     def _append(self, records: Sequence[LedgerRecord]) -> None:
         if self.ledger is not None:
             self.ledger.append_all(records)
-        elif records and self._notes.wanted:
+        elif records:
             self._notes.write(records)
 
     def lists(self, issued: IssuedLeaf) -> bytes:
