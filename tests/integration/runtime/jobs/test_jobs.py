@@ -294,7 +294,8 @@ async def test_a_submission_with_a_forbidden_setting_is_refused_by_name(cluster:
     status, problem = await cluster.call("POST", "/v1/jobs", data=form)
     assert status == 400
     assert "spark.executor.extraJavaOptions" in problem["detail"]
-    assert list(cluster.home.blobs.iterdir()) == []
+    assert not [path for path in cluster.home.blobs.rglob("*") if path.is_file()]
+    assert [path.name for path in cluster.home.blobs.iterdir()] == ["shared"]
 
 
 async def test_a_job_trimmed_from_the_list_stays_in_the_history_with_its_log_under_the_next_leader(
