@@ -119,7 +119,8 @@ class BlobStore:
 
     def __init__(self, root: Path, max_blob_bytes: int) -> None:
         self._root = make_private_directory(root)
-        # Never removed: another thread may be about to write into it, or read it.
+        # Never removed: another thread may be about to write into it, or read it. JobManagers of the release before
+        # this rule, which may have the same home during an upgrade, remove it when it is empty.
         self._shared = make_private_directory(root / SHARED)
         self.max_blob_bytes = max_blob_bytes
         self.uploads = UploadStore(root / UPLOADS, max_blob_bytes)
@@ -156,6 +157,8 @@ class BlobStore:
             pass
         except FileNotFoundError as error:  # another thread has removed the upload, or the job
             raise UploadNotFound(f"upload {upload_id} no longer exists", "start a new one") from error
+        except OSError as error:
+            raise BlobError(f"cannot store {ref.name}: {error.strerror or error}") from error
         sync_directory(directory)
         return ref
 
@@ -165,6 +168,8 @@ class BlobStore:
         present = [path.stat().st_size for path in directory.iterdir() if path.suffix != _TEMPORARY_SUFFIX]
         if len(present) >= MAX_BLOBS_PER_JOB:
             raise BlobTooLarge(f"job {job_id} has {len(present)} blobs already", f"at most {MAX_BLOBS_PER_JOB}")
+        with contextlib.suppress(FileExistsError):
+            self._shared.mkdir(mode=0o700)
         return directory, self.max_blob_bytes - sum(present)
 
     def path(self, job_id: str, sha256: str) -> Path:
@@ -181,7 +186,8 @@ class BlobStore:
 
     def _forget_unshared(self) -> None:
         """Remove shared blobs that no job uses any longer. Other threads may do the same at the same time."""
-        for path in self._shared.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_nlink == 1:
-                    path.unlink()
+        with contextlib.suppress(FileNotFoundError):
+            for path in list(self._shared.iterdir()):
+                with contextlib.suppress(FileNotFoundError):
+                    if path.stat().st_nlink == 1:
+                        path.unlink()

@@ -295,11 +295,13 @@ class UploadStore:
 
 @contextlib.contextmanager
 def _not_removed(upload_id: str) -> Iterator[None]:
-    """Raises :class:`UploadNotFound` if another thread removes the upload meanwhile."""
+    """Raises :class:`UploadNotFound` if another thread removes the upload, :class:`BlobError` for other disk errors."""
     try:
         yield
     except FileNotFoundError as error:
         raise UploadNotFound(f"upload {upload_id} no longer exists", "start a new one") from error
+    except OSError as error:
+        raise BlobError(f"cannot read upload {upload_id}: {error.strerror or error}") from error
 
 
 @asynccontextmanager

@@ -51,3 +51,9 @@ def test_kernel_oom_kills_are_read_from_the_cgroup(tmp_path: Path, cgroup: str, 
 
 def test_without_a_cgroup_there_are_no_kernel_oom_kills(tmp_path: Path) -> None:
     assert KernelKills(tmp_path).count == 0
+
+
+def test_the_counters_of_this_machine_can_be_read() -> None:
+    counted = KernelKills().count
+    assert isinstance(counted, int)
+    assert KernelKills().count >= counted

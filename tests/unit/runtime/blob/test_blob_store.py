@@ -225,3 +225,19 @@ def test_jobs_come_and_go_in_several_threads(store: BlobStore, tmp_path: Path) -
         for ended in [pool.submit(one_after_the_other, digit) for digit in "abcd"]:
             ended.result()
     assert files(store, tmp_path) == []
+
+
+def test_a_store_whose_shared_folder_another_release_removed_stores_shares_and_removes(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    """A JobManager of an earlier release, with the same home during an upgrade, removes the folder when it is empty."""
+    shared = tmp_path / "blobs" / "shared"
+    shared.rmdir()
+    store.remove_job(JOB)
+    put(store, b"library")
+    put(store, b"library", job=OTHER)
+    assert len(files(store, tmp_path)) == 1
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o700
+    store.remove_job(JOB)
+    store.remove_job(OTHER)
+    assert files(store, tmp_path) == []

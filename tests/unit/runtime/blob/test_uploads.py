@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from sluice.runtime.blob import uploads as module
 from sluice.runtime.blob.errors import (
     BlobCorrupt,
+    BlobError,
     BlobTooLarge,
     InvalidBlobName,
     TooManyUploads,
@@ -302,3 +305,32 @@ def test_an_upload_that_another_thread_removes_meanwhile_is_not_found(
     monkeypatch.setattr(uploads, "_read", read_and_remove)
     with pytest.raises(UploadNotFound, match="no longer exists"):
         uploads.finish(kept.id, "ann")
+
+
+def test_a_disk_error_is_not_reported_as_a_missing_upload(
+    tmp_path: Path, uploads: UploadStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = BlobStore(tmp_path / "blobs", 10_000)
+    store.uploads = uploads
+    upload = announced(uploads)
+    send(uploads, upload, 0, len(CONTENT))
+    uploads.finish(upload.id, "ann")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "hardlink_to", full)
+    with pytest.raises(BlobError, match=r"cannot store data\.csv: No space left") as refused:
+        store.adopt(JOB, upload.id, "ann")
+    assert not isinstance(refused.value, UploadNotFound)
+    status = Path.stat
+
+    def broken(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path.name == "content":
+            raise OSError(errno.EIO, "Input/output error")
+        return status(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", broken)
+    with pytest.raises(BlobError, match="cannot read upload") as failed:
+        uploads.get(upload.id, "ann")
+    assert not isinstance(failed.value, UploadNotFound)
