@@ -300,13 +300,23 @@ def _rehearsing(home: Home) -> set[int]:
     """
     record = _read(home.run / "cluster.json", _ClusterRecord)
     found: set[int] = set()
-    with contextlib.suppress(psutil.Error, OSError):
-        launcher = psutil.Process(record.launcher.pid) if record is not None else None
-        for child in launcher.children() if launcher is not None else ():
+    children: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        children = psutil.Process(record.launcher.pid).children() if record is not None else []
+    for child in children:
+        with contextlib.suppress(psutil.Error, OSError):  # one that has just ended hides no other
             if _TRAINING in child.cmdline():
-                for each in child.children(recursive=True):
-                    if _network_of(each.pid) != _network_of(child.pid):
-                        found.add(each.pid)
+                found |= _in_other_networks(child)
+    return found
+
+
+def _in_other_networks(process: psutil.Process) -> set[int]:
+    """The descendants of a process that are not in its network namespace."""
+    own, found = _network_of(process.pid), set()
+    for each in process.children(recursive=True):
+        with contextlib.suppress(OSError):
+            if _network_of(each.pid) != own:
+                found.add(each.pid)
     return found
 
 

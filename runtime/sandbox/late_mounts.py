@@ -7,6 +7,7 @@ created outside and moved into the box's mount namespace, onto directories prepa
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ def mount_later(pid: int, directories: Sequence[Path], uids: tuple[int, int]) ->
         SandboxRefused: this kernel or file system does not support it, or the box has ended.
     """
     if directories:
-        _run(_inside(pid), directories, uids)
+        _run(process_in_box(pid), directories, uids)
 
 
 def try_mounts(directories: Sequence[Path], uids: tuple[int, int]) -> None:
@@ -79,13 +80,15 @@ def _run(pid: int, directories: Sequence[Path], uids: tuple[int, int]) -> None:
         raise SandboxRefused(f"cannot mount directories into a running box: {why or done.returncode}")
 
 
-def _inside(pid: int) -> int:
+def process_in_box(pid: int) -> int:
     """A descendant of ``pid`` in the box's mount namespace."""
     own = Path("/proc/self/ns/mnt").readlink()
     try:
-        for each in psutil.Process(pid).children(recursive=True):
+        below = psutil.Process(pid).children(recursive=True)
+    except psutil.Error as error:
+        raise SandboxRefused(f"the box has ended: {error}") from error
+    for each in below:
+        with contextlib.suppress(OSError):  # it has ended since it was listed; others may run
             if Path(f"/proc/{each.pid}/ns/mnt").readlink() != own:
                 return each.pid
-    except (psutil.Error, OSError) as error:
-        raise SandboxRefused(f"the box has ended: {error}") from error
     raise SandboxRefused("there is no process in the box")

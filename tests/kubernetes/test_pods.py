@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 
@@ -26,6 +25,7 @@ from tests.integration.cluster.conftest import LocalCluster, eventually, start_c
 from tests.kubernetes.api_server import ApiServer, api_server
 from tests.kubernetes.kubelet import Kubelet
 from tests.kubernetes.test_chart import NAMESPACE, Helm, Kubectl, containers, helm, of
+from tests.processes import command_line
 
 __all__ = ["helm"]
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -289,7 +289,7 @@ def test_the_pods_of_a_killed_leader_are_taken_over_by_the_next_leader(world: Wo
     before = set(world.kubelet.started)
     job_id = world.submit("six", "wait")
     eventually(lambda: world.runs("six"), "the job runs", 300)
-    (process,) = [each for each in world.cluster.processes() if "jobmanager" in _arguments(each)]
+    (process,) = [each for each in world.cluster.processes() if "jobmanager" in command_line(each)]
     os.kill(process.pid, signal.SIGKILL)
 
     def led_again() -> bool:
@@ -304,13 +304,6 @@ def test_the_pods_of_a_killed_leader_are_taken_over_by_the_next_leader(world: Wo
     assert world.runs("six") == ["4950"]
     assert len(set(world.kubelet.started) - before) == 1
     world.no_pods()
-
-
-def _arguments(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 def asked_for(server: ApiServer) -> dict[tuple[str, str, str, str, str], int]:

@@ -16,6 +16,7 @@ import psutil
 from sluice.cli.errors import AwayError, UnreachableError
 from tests.chaos.processes.story import Death, Kind
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
+from tests.processes import command_line
 
 DEADLINE_SECONDS = 240.0
 OPTIONS = ("--taskmanagers", "2", "--jobmanagers", "2")
@@ -67,7 +68,7 @@ class Killer:
         launcher, *others = self.cluster.processes()
         launcher.kill()
         _, alive = psutil.wait_procs([launcher, *others], timeout=DEADLINE_SECONDS)
-        assert not alive, f"these outlive the launcher: {[each.cmdline() for each in alive]}"
+        assert not alive, f"these outlive the launcher: {[command_line(each) for each in alive]}"
         start_cluster(self.cluster.home, *OPTIONS)
         return launcher.pid
 
@@ -91,10 +92,7 @@ class Killer:
 
 def has_words(process: psutil.Process, words: Sequence[str]) -> bool:
     """Return whether, for each of ``words``, some argument of the process ends with it."""
-    try:
-        line = process.cmdline()
-    except psutil.Error:
-        return False
+    line = command_line(process)
     return all(any(argument.endswith(word) for argument in line) for word in words)
 
 

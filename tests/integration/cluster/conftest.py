@@ -20,6 +20,7 @@ from sluice.client.access import resolve_access
 from sluice.client.rest_client import gateway_client
 from sluice.core.home import Home
 from tests.integration.cluster import pipelines
+from tests.processes import descendants
 from tests.shared_folder import shared_folder
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -106,7 +107,7 @@ class LocalCluster:
         """Return all processes of this cluster: the launcher and its descendants."""
         record = json.loads((self.home / "run" / "cluster.json").read_text())
         launcher = psutil.Process(record["launcher"]["pid"])
-        return [launcher, *launcher.children(recursive=True)]
+        return [launcher, *descendants(launcher.pid)]
 
 
 def start_cluster(home: Path, *options: str) -> LocalCluster:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.cluster import pipelines
 from tests.integration.cluster.conftest import REPOSITORY, LocalCluster, eventually
+from tests.processes import command_line
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -32,10 +33,7 @@ def executor_processes(cluster: LocalCluster, job_id: str) -> list[psutil.Proces
     """Return the processes of a job's executor JVMs."""
     found = []
     for process in cluster.processes():
-        try:
-            command = process.cmdline()
-        except psutil.Error:
-            continue
+        command = command_line(process)
         if any("CoarseGrainedExecutorBackend" in word for word in command) and job_id in " ".join(command):
             found.append(process)
     return found

@@ -19,6 +19,7 @@ from sluice.core.home import Home
 from sluice.gateway.credentials.token_file import TokenStore
 from tests.integration.cluster.conftest import LocalCluster
 from tests.live_files import paths_below
+from tests.processes import command_line
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -31,7 +32,7 @@ def listeners(cluster: LocalCluster) -> dict[tuple[str, int], str]:
             for connection in process.net_connections("tcp"):
                 if connection.status == psutil.CONN_LISTEN:
                     address = connection.laddr.ip.removeprefix("::ffff:")  # how the JVM's sockets show IPv4
-                    found[address, connection.laddr.port] = " ".join(process.cmdline())
+                    found[address, connection.laddr.port] = " ".join(command_line(process))
     return found
 
 

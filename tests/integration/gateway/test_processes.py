@@ -30,6 +30,7 @@ from sluice.gateway.errors import (
 from sluice.gateway.service import route_file, run_auth, run_envoy
 from sluice.pki.spiffe_id import Role
 from tests.integration.gateway.conftest import ROUTES, TRUST_DOMAIN, EdgeAuthority, Gateway, eventually
+from tests.processes import command_line, descendants
 
 ANY_PORT = GatewayConfig(port=0)
 RUN_ENVOY = """
@@ -222,8 +223,4 @@ async def until(condition: Callable[[], object]) -> None:
 
 def envoys_of(parent: int, home: Home) -> list[psutil.Process]:
     """The Envoy processes that ``parent`` runs for ``home``."""
-    return [
-        child
-        for child in psutil.Process(parent).children(recursive=True)
-        if child.status() != psutil.STATUS_ZOMBIE and any(str(home.root) in part for part in child.cmdline())
-    ]
+    return [child for child in descendants(parent) if any(str(home.root) in part for part in command_line(child))]

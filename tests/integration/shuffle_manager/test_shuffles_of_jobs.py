@@ -16,6 +16,7 @@ from sluice.runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerCo
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.runtime.conftest import Cluster, eventually as eventually_async
 from tests.integration.shuffle_manager.conftest import CONFIG, Service
+from tests.processes import command_line
 from tests.waiting import until
 
 
@@ -55,7 +56,7 @@ async def submit(
 
 def kill_driver(job_id: str) -> None:
     """Kill the driver of a job, a child of this process, in which the TaskManager runs."""
-    (driver,) = (each for each in psutil.Process().children() if any(job_id in part for part in each.cmdline()))
+    (driver,) = (each for each in psutil.Process().children() if any(job_id in part for part in command_line(each)))
     driver.kill()
 
 

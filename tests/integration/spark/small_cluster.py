@@ -64,6 +64,7 @@ from sluice.runtime.spark.jvm.command import SparkRuntime, TlsEngine, executor_c
 from sluice.runtime.spark.jvm.place import JvmPlace
 from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir
 from tests.hostile import TRUST_DOMAIN, TestPki
+from tests.processes import command_line, descendants
 
 JOB_ID = "0123456789abcdef0123456789abcdef"
 HOST = "127.0.0.1"
@@ -328,8 +329,8 @@ class RunningJob:
 
     def processes(self, name: str) -> list[psutil.Process]:
         """The descendants of the agent whose program name begins with ``name``."""
-        children = psutil.Process(self.agent.pid).children(recursive=True)
-        return [child for child in children if Path(child.cmdline()[0]).name.startswith(name)]
+        lines = ((child, command_line(child)) for child in descendants(self.agent.pid))
+        return [child for child, line in lines if line and Path(line[0]).name.startswith(name)]
 
     def driver_gateway(self) -> DriverGateway:
         """A gateway to the driver agent, called as the JobManager."""

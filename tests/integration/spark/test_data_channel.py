@@ -21,6 +21,7 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki, answer_of, assert_refused
 from tests.integration.spark.conftest import Rounds
 from tests.integration.spark.small_cluster import HOST, JOB_ID
+from tests.processes import command_line, descendants, listening_ports
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -30,10 +31,6 @@ RPC_REQUEST = 3
 GARBAGE = b"not a message of Spark's"
 HELLO = struct.pack(">QBQI", 8 + 1 + 8 + 4 + len(GARBAGE), RPC_REQUEST, 1, len(GARBAGE)) + GARBAGE
 """A frame of Spark's transport with an RPC request: whoever is let in is answered with a failure."""
-
-
-def listening_ports(process: psutil.Process) -> set[int]:
-    return {each.laddr.port for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
 
 
 def driver_rpc(rounds: Rounds) -> int:
@@ -144,7 +141,7 @@ async def test_a_job_listens_on_no_unexpected_port(rounds: Rounds) -> None:
     for executor in rounds.job.master.executors.values():
         jvm = psutil.Process(executor.pid)
         assert len(listening_ports(jvm)) == 1
-        for child in jvm.children(recursive=True):
+        for child in descendants(jvm.pid):
             assert listening_ports(child) == set()
     for process in [rounds.driver_jvm(), *(psutil.Process(each.pid) for each in rounds.job.master.executors.values())]:
         assert {each.laddr.ip.removeprefix("::ffff:") for each in process.net_connections("tcp")} <= {HOST, "::1"}
@@ -154,8 +151,8 @@ async def test_the_jobs_secret_is_in_no_command_line(rounds: Rounds) -> None:
     secret = rounds.job.master.auth_secret
     agent = psutil.Process(rounds.job.agent.pid)
     executors = [psutil.Process(each.pid) for each in rounds.job.master.executors.values()]
-    for process in [agent, *agent.children(recursive=True), *executors]:
-        assert secret not in " ".join(process.cmdline())
+    for process in [agent, *descendants(agent.pid), *executors]:
+        assert secret not in " ".join(command_line(process))
 
 
 async def served_leaf(port: int, context: ssl.SSLContext) -> x509.Certificate:

@@ -15,14 +15,15 @@ from sluice.runtime.spark.jvm.command import SparkRuntime
 from tests.hostile import TestPki
 from tests.integration.spark.conftest import PIPELINES
 from tests.integration.spark.small_cluster import RunningJob, Work, running_job
+from tests.processes import descendants, runs
 from tests.shared_folder import shared_folder
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
 
-def runs(processes: Sequence[psutil.Process]) -> bool:
+def any_runs(processes: Sequence[psutil.Process]) -> bool:
     """Whether any of the processes still runs; zombies do not count."""
-    return any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
+    return any(runs(each) for each in processes)
 
 
 def job_without_spark(
@@ -109,12 +110,12 @@ async def test_a_success_is_reported_while_the_jvm_is_still_ending(
     async with running_job(pki, tmp_path / "job", spark, work) as job:
         await job.until(job.master.succeeded.is_set)
         jvms = job.processes("java")
-        assert runs(jvms)
+        assert any_runs(jvms)
         assert not job.master.finished.done()
         assert job.log("driver.stdout") == "done\n"
         result = await job.result()
         agent = await job.agent.wait()
-        assert not runs(jvms)
+        assert not any_runs(jvms)
     assert result.succeeded
     assert agent.code == 0
 
@@ -151,23 +152,23 @@ async def test_driver_that_lost_its_jobmaster_stops(pki: TestPki, spark: SparkRu
     """Fencing: without a JobMaster it ends by itself after its patience (5 s here)."""
     async with job_without_spark(pki, spark, tmp_path) as job:
         await job.until((tmp_path / "shared" / "running").exists)
-        children = psutil.Process(job.agent.pid).children(recursive=True)
+        children = descendants(job.agent.pid)
         service = job.master.service
         assert isinstance(service, RpcService)
         await service.close()
         agent = await job.agent.wait()
     assert agent.code == 1
-    assert not runs(children)
+    assert not any_runs(children)
     assert not job.master.finished.done()
 
 
 async def test_killed_agent_leaves_nothing_behind(pki: TestPki, spark: SparkRuntime, tmp_path: Path) -> None:
     async with job_without_spark(pki, spark, tmp_path) as job:
         await job.until((tmp_path / "shared" / "running").exists)
-        children = psutil.Process(job.agent.pid).children(recursive=True)
+        children = descendants(job.agent.pid)
         assert {"java", "python"} <= {Path(child.exe()).name.rstrip("0123456789.") for child in children}
         psutil.Process(job.agent.pid).kill()
-        await job.until(lambda: not runs(children))
+        await job.until(lambda: not any_runs(children))
 
 
 async def test_cancelled_job_ends_though_its_task_would_run_for_an_hour(

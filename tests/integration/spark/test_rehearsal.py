@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 
 from sluice.core import make_private_directory
 from sluice.runtime.spark.errors import ClassArchiveFailed
 from sluice.runtime.spark.jvm import SparkRuntime, make_temp_dir, remove_temp_dir
 from sluice.runtime.spark.training.rehearsal import Order, Rehearsal
+from tests.processes import command_line, descendants
 
 BROKEN = "-Xmxnone"
 """No JVM starts with it."""
@@ -53,5 +54,5 @@ async def test_a_jvm_that_does_not_start_ends_the_rehearsal_and_leaves_no_proces
     with pytest.raises(ClassArchiveFailed, match=cause) as failed:
         await Rehearsal(order, temp, patience=1).run()
     assert BROKEN in str(failed.value), "it tells what the JVM printed"
-    left = await asyncio.to_thread(psutil.Process().children, recursive=True)
-    assert not [each for each in left if each.status() != psutil.STATUS_ZOMBIE and str(tmp_path) in str(each.cmdline())]
+    left = await asyncio.to_thread(descendants, os.getpid())
+    assert not [each for each in left if str(tmp_path) in str(command_line(each))]

@@ -28,6 +28,7 @@ from tests.integration.cluster.conftest import (
     start_cluster,
     without_shuffle as home_without_shuffle,
 )
+from tests.processes import command_line
 from tests.system.artifacts.broken_line import Break, BrokenLine
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -51,7 +52,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 def kill_envoy(cluster: LocalCluster) -> None:
     """Kill Envoy itself with ``kill -9``; its parent process starts it again."""
-    envoys = [each for each in cluster.processes() if Path((each.cmdline() or [""])[0]).name == "envoy"]
+    envoys = [each for each in cluster.processes() if Path((command_line(each) or [""])[0]).name == "envoy"]
     assert envoys
     for each in envoys:
         os.kill(each.pid, signal.SIGKILL)

@@ -7,12 +7,12 @@ import signal
 import subprocess
 from pathlib import Path
 
-import psutil
 import pytest
 
 from sluice.client.patient_reader import OUTAGE_SECONDS
 from tests.integration.cluster import pipelines
 from tests.integration.cluster.conftest import COMMAND, REPOSITORY, LocalCluster, eventually
+from tests.processes import descendants
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -30,7 +30,7 @@ def test_ctrl_c_stops_a_foreground_up_cleanly_and_is_reported_to_a_waiting_submi
         with subprocess.Popen(waits, cwd=REPOSITORY, stdout=piped, stderr=piped, text=True) as waiting:
             try:
                 eventually(lambda: waiting.poll() is not None or cluster.get("/v1/jobs")["jobs"], "a job")
-                children = psutil.Process(up.pid).children(recursive=True)
+                children = descendants(up.pid)
             finally:
                 up.send_signal(signal.SIGINT)
             _, errors = up.communicate(timeout=60)

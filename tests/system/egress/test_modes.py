@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster, without_shuffle
+from tests.processes import command_line
 
 from .conftest import ALLOWED, REFUSED, Server, rules, write_policy
 
@@ -88,7 +89,7 @@ def records(cluster: LocalCluster, job_id: str) -> list[dict[str, Any]]:
 
 
 def the_jobmanager(cluster: LocalCluster) -> psutil.Process:
-    (found,) = (each for each in cluster.processes() if "jobmanager" in each.cmdline()[3:7])
+    (found,) = (each for each in cluster.processes() if "jobmanager" in command_line(each)[3:7])
     return found
 
 

@@ -20,6 +20,7 @@ from sluice.core.home import Home
 from sluice.gateway.credentials.token_file import create_token
 from sluice.pki.tls.edge_client import edge_client_context
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster, without_shuffle
+from tests.processes import command_line
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
@@ -85,7 +86,7 @@ def history_jvms(cluster: LocalCluster) -> list[psutil.Process]:
     found = []
     for each in cluster.processes():
         try:
-            if each.name() == "java" and "HistoryUi" in " ".join(each.cmdline()):
+            if each.name() == "java" and "HistoryUi" in " ".join(command_line(each)):
                 found.append(each)
         except psutil.Error:
             continue

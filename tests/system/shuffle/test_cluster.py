@@ -13,6 +13,7 @@ import pytest
 
 from sluice.runtime.spark.evidence import EVIDENCE_FILE, read_evidence
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
+from tests.processes import command_line
 from tests.shared_folder import shared_folder
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -62,7 +63,7 @@ def test_job_continues_when_a_worker_is_killed_between_its_stages(shuffling: Loc
         each.peer for path in shuffling.home.rglob(EVIDENCE_FILE) for each in read_evidence(path.parent).connections
     }
     assert {peer.rpartition("/")[2] for peer in peers if "/shuffle-worker/" in peer} == set(WORKERS)
-    victim = next(each for each in shuffling.processes() if {"shuffle-worker", WORKERS[0]} <= set(each.cmdline()))
+    victim = next(each for each in shuffling.processes() if {"shuffle-worker", WORKERS[0]} <= set(command_line(each)))
     os.kill(victim.pid, signal.SIGKILL)
     (folder / "go").touch()
     job = shuffling.wait_for_state(job_id, "FINISHED", "FAILED")

@@ -12,6 +12,7 @@ import pytest
 
 from sluice.core.files import make_private_directory
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
+from tests.processes import command_line
 from tests.shared_folder import shared_folder
 from tests.system.shuffle.pipelines.rests import MAPS
 
@@ -100,7 +101,7 @@ def test_no_map_runs_again_when_a_drained_worker_loses_its_disk(shuffling: Local
     assert shuffling.sluice("shuffle", "drain", "shuffle-worker-1").returncode == 0
     eventually(lambda: state() == "DRAINED", "what it kept is with the other worker", 60)
     victim = next(
-        each for each in shuffling.processes() if {"shuffle-worker", "shuffle-worker-1"} <= set(each.cmdline())
+        each for each in shuffling.processes() if {"shuffle-worker", "shuffle-worker-1"} <= set(command_line(each))
     )
     victim.suspend()
     kept = [path for path in shuffling.home.rglob("shuffle-worker-1/*") if path.name == job_id]

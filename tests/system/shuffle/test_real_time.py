@@ -19,6 +19,7 @@ from sluice.runtime.spark.evidence import read_evidence
 from sluice.runtime.spark.jvm.command import SparkRuntime
 from sluice.runtime.spark.jvm.conf import DriverShape
 from tests.hostile import TestPki
+from tests.processes import listening_ports
 from tests.system.shuffle.cluster import SEALED, Cluster, cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
@@ -111,8 +112,7 @@ def listening(job: Cluster) -> set[tuple[int, int]]:
     found = set()
     for jvm in job.job.executors.values():
         if jvm.running:
-            connections = psutil.Process(jvm.pid).net_connections("tcp")
-            found |= {(jvm.pid, each.laddr.port) for each in connections if each.status == psutil.CONN_LISTEN}
+            found |= {(jvm.pid, port) for port in listening_ports(psutil.Process(jvm.pid))}
     return found
 
 

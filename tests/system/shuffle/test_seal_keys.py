@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
+from tests.processes import command_line
 from tests.shared_folder import shared_folder
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -90,17 +91,17 @@ def test_seal_keys_are_held_only_by_the_job_and_the_processes_that_start_it(seal
     secret, holders = secrets_of(sealing, job_id)
     keys = keys_of(secret, job_id)
     assert any(keys[0] in part for process in holders for part in memory_of(process)), "it would not be found"
-    assert not any(secret in " ".join(process.cmdline()) for process in sealing.processes())
+    assert not any(secret in " ".join(command_line(process)) for process in sealing.processes())
 
-    workers = [each for each in sealing.processes() if {"run", "shuffle-worker"} <= set(each.cmdline())]
-    managers = [each for each in sealing.processes() if {"run", "shuffle-manager"} <= set(each.cmdline())]
+    workers = [each for each in sealing.processes() if {"run", "shuffle-worker"} <= set(command_line(each))]
+    managers = [each for each in sealing.processes() if {"run", "shuffle-manager"} <= set(command_line(each))]
     assert (len(workers), len(managers)) == (2, 1)
     sizes = {process.pid: 0 for process in [*workers, *managers]}
     for process in [*workers, *managers]:
         assert process not in holders
         for part in memory_of(process):
             sizes[process.pid] += len(part)
-            assert not any(key in part for key in keys), f"a key of the job is in the memory of {process.cmdline()}"
+            assert not any(key in part for key in keys), f"a key of the job is in the memory of {command_line(process)}"
     assert min(sizes.values()) > 1 << 20
 
     stored = 0

@@ -26,6 +26,7 @@ from sluice.gateway.credentials.token_file import create_token
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.edge_client import edge_client_context
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
+from tests.processes import command_line
 from tests.system.browser.chromium import chromium, pin
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -74,14 +75,7 @@ class Shown:
 
     def jvms(self) -> list[psutil.Process]:
         """The JVM of the job's driver."""
-        return [each for each in self.cluster.processes() if "PythonGatewayServer" in " ".join(_command(each))]
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+        return [each for each in self.cluster.processes() if "PythonGatewayServer" in " ".join(command_line(each))]
 
 
 @pytest.fixture(scope="module")

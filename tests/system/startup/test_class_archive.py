@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ from sluice.runtime.spark.training import make_class_archive
 from tests.hostile import TestPki
 from tests.integration.spark.conftest import PIPELINES
 from tests.integration.spark.small_cluster import RunningJob, Work, reports_of, running_job
+from tests.processes import command_line, descendants
 from tests.shared_folder import shared_folder
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -110,10 +110,9 @@ def test_an_existing_class_archive_is_not_made_again(spark: SparkRuntime) -> Non
 
 def rehearsing(maker: int) -> psutil.Process | None:
     """The JVM of the driver with which an archive maker rehearses."""
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(maker).children(recursive=True):
-            if "org.apache.spark.api.python.PythonGatewayServer" in child.cmdline():
-                return child
+    for child in descendants(maker):
+        if "org.apache.spark.api.python.PythonGatewayServer" in command_line(child):
+            return child
     return None
 
 
@@ -133,7 +132,7 @@ def test_a_rehearsal_runs_in_its_own_network_namespace_and_leaves_nothing_when_k
             time.sleep(0.1)
         assert Path(f"/proc/{driver.pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
         assert os.sched_getscheduler(driver.pid) == os.SCHED_IDLE
-        below = psutil.Process(maker.pid).children(recursive=True)
+        below = descendants(maker.pid)
     finally:
         maker.kill()
         maker.wait()

@@ -16,6 +16,7 @@ from sluice.core.home import Home
 from sluice.gateway.credentials.token_file import create_token
 from sluice.runtime.spark.jvm import WAITING_ROOM
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
+from tests.processes import command_line
 
 CONFIG = """
 [taskmanager]
@@ -86,7 +87,7 @@ class Pool:
         """The waiting JVMs, once one for a driver and one for an executor wait."""
         full = {"driver": 1.0, "executor": 1.0}
         eventually(lambda: self.figures("sluice_warm_jvms") == full, "a driver and an executor wait", FILL_SECONDS)
-        return [each for each in self.cluster.processes() if WAITING_ROOM in each.cmdline()[-2:]]
+        return [each for each in self.cluster.processes() if WAITING_ROOM in command_line(each)[-2:]]
 
     def run(self, pipeline: Path, *arguments: str) -> Any:
         """Run a job until it has finished; returns it."""
@@ -102,7 +103,7 @@ class Pool:
 
 def of_driver(jvms: list[psutil.Process]) -> psutil.Process:
     """The JVM whose parent is the agent of a driver."""
-    (found,) = (each for each in jvms if any("--wait" in above.cmdline() for above in each.parents()))
+    (found,) = (each for each in jvms if any("--wait" in command_line(above) for above in each.parents()))
     return found
 
 

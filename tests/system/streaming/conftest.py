@@ -15,6 +15,7 @@ import pytest
 
 from sluice.cli.errors import AwayError
 from tests.integration.cluster.conftest import REPOSITORY, LocalCluster, eventually, start_cluster
+from tests.processes import command_line
 from tests.system.streaming.certificates import Incoming, in_database, in_files
 
 PIPELINE = REPOSITORY / "pipelines" / "cert_stream.py"
@@ -102,10 +103,7 @@ class Stream:
 
 
 def _matches(process: psutil.Process, words: Sequence[str]) -> bool:
-    try:
-        line = process.cmdline()
-    except psutil.Error:
-        return False
+    line = command_line(process)
     return all(any(argument.endswith(word) for argument in line) for word in words)
 
 

@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
-import psutil
 import pytest
 
 from sluice.gateway.config import AUTH_NAME
@@ -30,6 +29,7 @@ from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.runtime.conftest import Cluster, eventually, until_gone
 from tests.live_files import paths_below
+from tests.processes import command_line, descendants
 
 
 def left_of(cluster: Cluster, job_id: str) -> list[str]:
@@ -361,8 +361,8 @@ async def test_secrets_are_private_while_a_job_runs(cluster: Cluster) -> None:
     secrets = [spec, *cluster.home.root.glob(f"work/*/jobs/{job_id}/*/work/settings"), *_keys(cluster.home.root)]
     assert len(secrets) >= 6
     assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
-    for process in psutil.Process().children(recursive=True):
-        assert token not in " ".join(process.cmdline())
+    for process in descendants(os.getpid()):
+        assert token not in " ".join(command_line(process))
 
 
 def _keys(root: Path) -> list[Path]:
