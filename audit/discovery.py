@@ -29,8 +29,8 @@ _T = TypeVar("_T")
 
 _TRAINING = "sluice.runtime.spark.training"
 MAX_REGISTRY_BYTES = 1 << 20
-SAME_PROCESS_SECONDS = 1.0
-"""Start times that differ by less belong to the same process."""
+SAME_PROCESS_SECONDS = 2.0
+"""Start times that differ by less belong to the same process: a clock that is set moves them by a whole second."""
 
 _JOB_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 _JOB_MAINS = ("org.apache.spark.api.python.PythonGatewayServer", "CoarseGrainedExecutorBackend")

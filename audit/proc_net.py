@@ -67,11 +67,14 @@ def namespace_sockets(pid: int, proc: Path = PROC) -> tuple[KernelSocket, ...]:
         AuditError: the kernel does not show it.
     """
     try:
-        entries = list(_entries(proc / str(pid) / "net"))
+        tables = proc / str(pid) / "net"
+        entries = list(_entries(tables))
         owners = _owners(proc, (proc / str(pid) / "ns" / "net").stat().st_ino)
+        found = [(each.inode, _socket(proc, each, owners.get(each.inode, 0))) for each in entries]
+        still = {each.inode for each in _entries(tables)}  # one that was closed meanwhile has no owner
     except OSError as error:
         raise AuditError(f"the sockets of process {pid} cannot be read: {error.strerror}", "run as root") from error
-    return tuple(_socket(proc, each, owners.get(each.inode, 0)) for each in entries)
+    return tuple(each for inode, each in found if inode in still)
 
 
 def _entries(tables: Path) -> Iterator[Entry]:

@@ -49,6 +49,8 @@ def _evidence(subject: Subject, check: Check) -> Evidence:
 
 def _came_to_nothing(subject: Subject, why: str, *, silence: bool) -> Evidence:
     """The result of a check that failed. If the listener completes other handshakes it is a finding, never a pass."""
+    if subject.has_ended:
+        return not_examined(f"its job has ended meanwhile: {why}")
     if subject.listener.kind in TLS_KINDS and subject.handshake is not None:
         return finding("tried", f"the check failed: {why}", silence=silence)
     return not_examined(why)

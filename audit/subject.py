@@ -149,6 +149,11 @@ class Subject:
                 self._unreachable.append(self._knock())
             return self._unreachable[0]
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was a listener of a job, and nobody listens there any more: the job has ended meanwhile."""
+        return bool(self.listener.job_id) and bool(self._knock())
+
     def _knock(self) -> str:
         try:
             socket.create_connection(self.listener.address, timeout=self.options.timeout).close()

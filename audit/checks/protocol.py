@@ -183,6 +183,8 @@ def _alive(subject: Subject) -> Evidence:
         answer = error
     if isinstance(answer, ServerHello):
         return passed(done, "taken, as before")
+    if subject.has_ended:
+        return not_examined("its job has ended meanwhile")
     return finding(done, f"{answer}: something that the audit sent has stopped it")
 
 

@@ -25,6 +25,7 @@ from sluice.client import (
     GatewayAccess,
     GatewayClient,
     JobLog,
+    PatientReader,
     announced_url,
     build_submission,
     gateway_client,
@@ -204,8 +205,9 @@ def _another_user(access: GatewayAccess, home: Home | None) -> Iterator[GatewayA
 async def _stays(client: GatewayClient, job_id: str) -> None:
     """Wait until the victim has an executor with a Python worker; the audit goes on without if it takes too long."""
     deadline = time.monotonic() + VICTIM_SECONDS
+    reader = PatientReader(client, job_id)
     while time.monotonic() < deadline:
-        job = await client.get(f"/v1/jobs/{job_id}")
+        job = await reader.get(f"/v1/jobs/{job_id}")
         if job["state"] in TERMINAL or (job["progress"]["tasks_running"] and _STAYS in await _output(client, job_id)):
             return
         await asyncio.sleep(POLL_SECONDS)
@@ -222,8 +224,9 @@ async def _follow(client: GatewayClient, job_id: str, limit: float) -> tuple[dic
 
 async def _until_ended(client: GatewayClient, job_id: str, seconds: float) -> dict[str, Any]:
     deadline = time.monotonic() + seconds
+    reader = PatientReader(client, job_id)
     while True:
-        job: dict[str, Any] = await client.get(f"/v1/jobs/{job_id}")
+        job: dict[str, Any] = await reader.get(f"/v1/jobs/{job_id}")
         if job["state"] in TERMINAL or time.monotonic() > deadline:
             return job
         await asyncio.sleep(POLL_SECONDS)
@@ -234,7 +237,7 @@ async def _output(client: GatewayClient, job_id: str) -> str:
     pieces: list[str] = []
     length = 0
     with contextlib.suppress(ClientError):
-        async for piece in JobLog(client, job_id, "driver.stdout").pieces():
+        async for piece in JobLog(PatientReader(client, job_id), job_id, "driver.stdout").pieces():
             pieces.append(piece)
             length += len(piece)
             if length > MAX_OUTPUT_CHARACTERS:

@@ -18,6 +18,8 @@ from sluice.core import Home, held_alone, write_atomic
 
 STOP_GRACE_SECONDS = 5.0
 """How long survivors of an earlier launcher get between SIGTERM and SIGKILL."""
+SAME_PROCESS_SECONDS = 2.0
+"""Start times that differ by less belong to the same process: a clock that is set moves them by a whole second."""
 
 
 class ProcessRecord(msgspec.Struct, frozen=True):
@@ -36,7 +38,7 @@ class ProcessRecord(msgspec.Struct, frozen=True):
         """The process, when it is still the same one and alive."""
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started_at) < 1.0
+            same = abs(process.create_time() - self.started_at) < SAME_PROCESS_SECONDS
             if same and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None

@@ -229,6 +229,8 @@ class FilePointers:
         try:
             stored = msgspec.json.decode(read_bounded(path, _MAX_FILE_BYTES), type=_PointerFile)
         except StoreError as error:
+            if not path.exists():  # another thread has removed it meanwhile
+                return None
             raise StorageUnavailable(error.what, "see the home directory") from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise EntryDamaged(f"the pointer {path} cannot be read: {error}", "restore it, or remove it") from error

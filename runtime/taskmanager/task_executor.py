@@ -102,6 +102,8 @@ class TaskExecutor(RpcEndpoint):
         )
         self.left = asyncio.Event()
         """Set when this process is to exit because it is drained."""
+        self._trimming = asyncio.Lock()
+        """Held while old logs are removed, so that no second thread looks for what the first one removes."""
         self._jobmanager: RemotePeer | None = None
         self._directory = make_private_directory(shape.work / "jobs")
         home = DriverHome(
@@ -334,7 +336,8 @@ class TaskExecutor(RpcEndpoint):
         await asyncio.gather(*(self._end_slot(request.allocation_id) for request in self._slots.of_job(job_id)))
         self._executors.release_job(job_id)
         self._drivers.release_job(job_id)
-        await asyncio.to_thread(self._trim_logs)
+        async with self._trimming:
+            await asyncio.to_thread(self._trim_logs)
 
     # --- queries ----------------------------------------------------------------------------------------------
 

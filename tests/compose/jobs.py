@@ -11,16 +11,24 @@ TOTAL = f"keys 7 total {sum(range(1, 91))}"
 """What the pipeline of the fixture ``slow_sum`` prints when nothing was lost."""
 # Of one of its 90 tasks: three executors are busy for 30 times as long.
 ONE_FAULT_SECONDS = 0.7
+AUDIT_SECONDS = 1.4
 TWO_FAULTS_SECONDS = 2.0
+EXECUTORS = 3
+"""Of each job that :meth:`Stack.submit` submits."""
 
 
 def on(stack: Stack, job_id: str, taskmanager: str) -> Any:
-    """Return the job's running executors on ``taskmanager`` once it has finished five tasks; else None."""
+    """Return the job's running executors on ``taskmanager``; else None.
+
+    None also until Spark has known all executors and five tasks are finished.
+    """
     job = stack.job(job_id)
     assert job["state"] in {"CREATED", "INITIALIZING", "RUNNING"}, job
     running = [each for each in job["executors"] if each["state"] == "RUNNING"]
     here = [each for each in running if each["taskmanager"] == taskmanager]
-    return here if here and job["progress"]["tasks_finished"] >= 5 else None
+    progress = job["progress"]
+    begun = progress["executors_added"] >= EXECUTORS and progress["tasks_finished"] >= 5
+    return here if here and begun else None
 
 
 def under_way(stack: Stack, pipeline: Path, taskmanager: str, seconds: float) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.processes.zookeeper import ELECTION_PORT, QUORUM_PORT
-from tests.compose.engine import Stack, sluice
-from tests.compose.jobs import ONE_FAULT_SECONDS, TOTAL, under_way
+from tests.compose.engine import Stack, eventually, sluice
+from tests.compose.jobs import AUDIT_SECONDS, TOTAL, under_way
 
 pytestmark = pytest.mark.timeout(600)
 PORTS = {
@@ -76,7 +76,7 @@ def findings(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str, str
 
 def test_the_audit_finds_nothing_in_any_container_while_a_job_runs(stack: Stack, slow_sum: Path) -> None:
     """From inside each container: open ports and who declared them, the home, every handshake."""
-    job_id = under_way(stack, slow_sum, "taskmanager-1", ONE_FAULT_SECONDS)
+    job_id = under_way(stack, slow_sum, "taskmanager-1", AUDIT_SECONDS)
 
     done = sluice(
         *("audit", "--compose", stack.directory, "--project", stack.name),
@@ -95,6 +95,7 @@ def test_the_audit_finds_nothing_in_any_container_while_a_job_runs(stack: Stack,
 
 def test_the_audit_finds_nothing_at_any_open_port(stack: Stack, tmp_path: Path) -> None:
     """From outside, with only the addresses."""
+    eventually(lambda: not any(map(stack.listening, stack.taskmanagers)), "the processes of the last job have ended")
     open_ports = [(service, port) for service in stack.services for port in stack.listening(service)]
     quorum = {place for place in PORTS if place[1] == QUORUM_PORT}
     assert set(open_ports) - quorum == set(PORTS) - quorum

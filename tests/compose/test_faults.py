@@ -148,7 +148,7 @@ def test_without_the_auth_service_requests_are_refused_and_everything_else_conti
                 assert stack.healthy(service), (how, service)
         # What was refused has left nothing behind, and the job did not notice.
         assert {job["id"] for job in stack.answered("/v1/jobs")["jobs"]} == {job["id"] for job in jobs["jobs"]}
-        assert goes_on(stack, job_id, done)
+        assert stack.job(job_id)["progress"]["tasks_finished"] > done  # it may have finished by now
 
     assert TOTAL in stack.until_finished(job_id)
     assert stack.job(job_id)["progress"]["executors_removed"] == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from msgspec.structs import replace as replace_struct
 
 from sluice.audit.catalogue import CHECKS
 from sluice.audit.identities import HomeIdentities, log_path
@@ -290,6 +291,20 @@ def test_a_listener_that_no_longer_accepts_connections_during_the_audit_is_found
         assert subject.handshake is not None
     (check,) = only("TLS-16")
     assert run_check(subject, check).outcome is Outcome.FINDING
+
+
+@pytest.mark.parametrize("check", ["TLS-03", "TLS-16"])
+def test_a_listener_of_a_job_that_has_ended_meanwhile_is_not_examined(server_directory: Path, check: str) -> None:
+    """Neither a pass nor a finding, unlike a process of the cluster that no longer answers."""
+    with serving(context=server_context(server_directory)) as address:
+        listener = listener_at(address)
+        subjects = [Subject(each, OPTIONS) for each in (listener, replace_struct(listener, job_id="a" * 32))]
+        assert all(subject.handshake is not None for subject in subjects)
+    (examined,) = only(check)
+    of_cluster, of_job = (run_check(subject, examined) for subject in subjects)
+    assert of_cluster.outcome is Outcome.FINDING
+    assert of_job.outcome is Outcome.NOT_EXAMINED
+    assert "its job has ended meanwhile" in of_job.seen
 
 
 def test_check_ids_are_unique_and_every_check_is_fully_described() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from sluice.audit import proc_net
 from sluice.audit.containers import Container, decode_inspected
 from sluice.audit.errors import AuditError
 from sluice.audit.proc_net import Entry, parse_inet, parse_unix
@@ -53,6 +55,25 @@ def test_only_listening_unix_sockets_with_a_name_are_returned() -> None:
         + "0000: 00000003 00000000 00010000 0001 01 14\n"
     )
     assert list(parse_unix(table)) == [Entry(11, path="/run/with space.sock"), Entry(12, path="@abstract")]
+
+
+def test_a_socket_that_is_closed_while_its_owner_is_looked_for_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be one that nobody has declared, because its owner has ended."""
+    tables = tmp_path / "42" / "net"
+    tables.mkdir(parents=True)
+    (tmp_path / "42" / "ns").mkdir()
+    (tmp_path / "42" / "ns" / "net").touch()
+    (tables / "unix").write_text(UNIX_HEADER)
+    (tables / "tcp").write_text(HEADER + line("0100007F:0001", inode=7) + line("0100007F:0002", inode=8))
+
+    def owners(_proc: Path, _namespace: int) -> dict[int, int]:
+        (tables / "tcp").write_text(HEADER + line("0100007F:0002", inode=8) + line("0100007F:0003", inode=9))
+        return {}
+
+    monkeypatch.setattr(proc_net, "_owners", owners)
+    assert [each.port for each in proc_net.namespace_sockets(42, tmp_path)] == [2]
 
 
 def inspected(name: str, service: str, pid: int = 42, *environment: str, network: str = "blue_cluster") -> object:

@@ -190,12 +190,13 @@ class MemoryStorage:
     def names(self, folder: str) -> list[str]:
         self._there()
         prefix = f"{folder}/"
-        return sorted({name.removeprefix(prefix).split("/")[0] for name in self.entries if name.startswith(prefix)})
+        below = [name.removeprefix(prefix) for name in list(self.entries) if name.startswith(prefix)]
+        return sorted({name.split("/")[0] for name in below})
 
     def remove(self, name: str) -> None:
         self._there()
-        for each in [e for e in self.entries if e == name or e.startswith(f"{name}/")]:
-            del self.entries[each]
+        for each in [e for e in list(self.entries) if e == name or e.startswith(f"{name}/")]:
+            self.entries.pop(each, None)  # another thread may remove it as well
 
     def _there(self) -> None:
         if self.away:

@@ -312,7 +312,9 @@ async def test_a_former_leader_with_a_higher_epoch_cannot_write_after_epochs_beg
 async def test_a_candidate_that_paused_before_its_first_write_cannot_claim_the_pointers(world: World) -> None:
     """Its epoch is higher, but once it has read the ConfigMap, the holder of the Lease counts."""
     first = await world.lead(world.candidate("jm-1"))
-    first._renewing.cancel()
+    for task in (first._renewing, first._guarding):
+        assert task is not None
+        task.cancel()
     del world.api.objects[POINTERS], world.api.objects[LEASE]
     second = await world.lead(world.candidate("jm-2"))
     with pytest.raises(LeadershipLost, match="holds the Lease"):
@@ -326,6 +328,8 @@ async def test_a_restored_backup_of_the_pointers_ends_the_term_and_the_next_cont
     await first.pointers.create("jobs", "a", b"1")
     backup = {"metadata": {"name": POINTERS[1]}, "data": dict(world.api.objects[POINTERS]["data"])}
     await first.pointers.create("jobs", "b", b"1")
+    assert first._guarding is not None
+    first._guarding.cancel()  # it would recreate the ConfigMap before the backup is there
     del world.api.objects[POINTERS]
     await world.client().create("/api/v1", "configmaps", backup)
     with pytest.raises(LeadershipLost, match="restored"):

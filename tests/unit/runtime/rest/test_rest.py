@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import io
 import json
@@ -83,6 +82,7 @@ from sluice.runtime.rest_server.server import RestServer, make_application
 from tests.assertions import AssertingGateway, operation_of
 from tests.partial_gateways import PartialDispatcher, PartialResourceManager
 from tests.unit.runtime.jobmanager.secrets.worlds import SecretWorld
+from tests.waiting import until
 
 JOB = "0123456789abcdef" * 2
 EVIDENCE = ConnectionEvidence(
@@ -889,7 +889,7 @@ async def test_the_received_part_of_an_interrupted_upload_piece_is_kept(rest: Re
 
     async def breaking() -> AsyncIterator[bytes]:
         yield BIG[:300_000]
-        await asyncio.sleep(0.1)
+        await until(lambda: [each.stat().st_size for each in rest.blobs.glob("uploads/*/content")] == [300_000])
         raise ConnectionError
 
     path = f"/v1/uploads/{upload_id}"

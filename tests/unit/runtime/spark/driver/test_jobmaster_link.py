@@ -364,7 +364,8 @@ def committed(batch: int) -> StreamingState:
 async def test_an_unresponsive_leader_is_abandoned_when_another_one_leads() -> None:
     """The leader is paused: its connections stay open, and nobody answers."""
     network = Network()
-    link = JobMasterLink(network.dial, attempt=1, pid=42, patience_seconds=30, lease=DriverLease(5.0))
+    lease = DriverLease(5.0, lambda: 0.0)  # it never expires, however long this process is stopped
+    link = JobMasterLink(network.dial, attempt=1, pid=42, patience_seconds=30, lease=lease)
     running = asyncio.create_task(link.run())
     await soon(link.assignment)
     network.peers[0].replaced = True

@@ -60,8 +60,8 @@ class World:
         return made
 
     def close(self, connection: Connection, reason: str = "", traffic: Traffic | None = None) -> None:
-        del self.open[connection.id]
         self.rows.closed(connection, traffic or Traffic(), 1.0, reason)
+        del self.open[connection.id]  # last, because tests wait for it
 
 
 @pytest.fixture
