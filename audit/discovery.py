@@ -21,7 +21,7 @@ import psutil
 from sluice.audit.errors import AuditError
 from sluice.audit.model import Kind, Listener
 from sluice.audit.sockets import KernelSocket
-from sluice.core import Home, StoreError, egress_endpoint, read_bounded, read_untrusted, socket_of
+from sluice.core import Home, StoreError, egress_endpoint, paths_matching, read_bounded, read_untrusted, socket_of
 from sluice.pki import Channel
 from sluice.pki.ca import CaAddress, announcements
 
@@ -204,7 +204,7 @@ def _zookeepers(endpoints: Path) -> Iterable[Listener]:
 
 def _relays(home: Home) -> Iterable[Listener]:
     """The relays of TaskManagers for connections of their jobs: local only, each protected by a capability."""
-    for path in sorted(home.sockets.glob("relay-*/endpoint.json")):
+    for path in paths_matching(home.sockets, "relay-*/endpoint.json"):
         relay = _read(path, _HostPort)
         if relay is not None:
             name = path.parent.name
@@ -236,7 +236,7 @@ def _shuffle_service(endpoints: Path) -> Iterable[Listener]:
 
 def _sessions(home: Home) -> Iterable[Listener]:
     """The Spark Connect servers of sessions, where their drivers announce them."""
-    for path in sorted(home.root.glob("work/*/jobs/*/driver-*/driver.json")):
+    for path in paths_matching(home.root, "work/*/jobs/*/driver-*/driver.json"):
         job_id, spec = path.parents[1].name, _read(path, _SpecRecord)
         if spec is None:
             continue
@@ -458,4 +458,6 @@ def _read(path: Path, kind: type[_T]) -> _T | None:
     try:
         return msgspec.json.decode(read_bounded(path, MAX_REGISTRY_BYTES), type=kind)
     except (StoreError, msgspec.MsgspecError) as error:
+        if not path.exists():
+            return None  # its process has ended meanwhile
         raise AuditError(f"{path} cannot be read: {error}", "start the cluster again") from error

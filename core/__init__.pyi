@@ -78,6 +78,7 @@ from .files import (
     make_database as make_database,
     make_private_directory as make_private_directory,
     open_untrusted as open_untrusted,
+    paths_matching as paths_matching,
     read_bounded as read_bounded,
     read_deployed_secret as read_deployed_secret,
     read_secret as read_secret,

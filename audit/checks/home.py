@@ -6,8 +6,11 @@ beyond that are defined here.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import stat
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +27,8 @@ from sluice.pki.revocation import CRL_FILE, identity_directories
 
 MAX_FILES = 100_000
 MAX_TOLD = 5
+SETTLING_SECONDS = 2.0
+"""How long after a new identity has appeared its CRL may follow."""
 _SECRET_NAMES = frozenset({"key.pem", "token", "tokens.json", "edge.json"})
 _SECRET_SUFFIXES = frozenset({".p12", ".pass", ".jks", ".key"})
 # Codes of the doctor, by the check that they belong to.
@@ -37,11 +42,14 @@ def _home(subject: Subject) -> Home:
 
 
 def _secrets(root: Path) -> Iterator[Path]:
-    for number, path in enumerate(root.rglob("*")):
-        if number >= MAX_FILES:
+    seen = 0
+    for folder, folders, names in os.walk(root):  # unlike rglob, it tolerates that a job's folder goes meanwhile
+        seen += len(folders) + len(names)
+        if seen > MAX_FILES:
             raise OSError(f"more than {MAX_FILES} files below {root}")
-        if (path.name in _SECRET_NAMES or path.suffix in _SECRET_SUFFIXES) and path.is_file():
-            yield path
+        for path in (Path(folder, name) for name in names):
+            if (path.name in _SECRET_NAMES or path.suffix in _SECRET_SUFFIXES) and path.is_file():
+                yield path
 
 
 def _secrets_private(subject: Subject) -> Evidence:
@@ -49,10 +57,11 @@ def _secrets_private(subject: Subject) -> Evidence:
     done = f"looked at the mode of every key, keystore, password and token below {root}"
     count, bad = 0, []
     for path in _secrets(root):
-        count += 1
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & 0o077:
-            bad.append(f"{path.relative_to(root)} ({mode:04o})")
+        with contextlib.suppress(FileNotFoundError):  # of a job that has ended meanwhile
+            mode = stat.S_IMODE(path.stat().st_mode)
+            count += 1
+            if mode & 0o077:
+                bad.append(f"{path.relative_to(root)} ({mode:04o})")
     told = {str(root / each.rpartition(" (")[0]) for each in bad}
     readable = [each for each in _doctor(subject) if each.code == "key-readable" and each.path not in told]
     bad += [f"{_relative(each.path, root)} ({stat.S_IMODE(Path(each.path).stat().st_mode):04o})" for each in readable]
@@ -94,15 +103,17 @@ def _leaves_short_lived(subject: Subject) -> Evidence:
     home, longest = _home(subject), subject.options.max_leaf_lifetime
     done = f"read the certificate in every identity directory; at most {longest.total_seconds() / 86400:.1f} days"
     count = 0
-    try:
-        for directory in identity_directories(home):
-            count += 1
+    for directory in identity_directories(home):
+        try:
             leaf = read_certificates(directory / CHAIN_FILE)[0]
-            lifetime = leaf.not_valid_after_utc - leaf.not_valid_before_utc
-            if lifetime > longest:
-                return finding(done, f"{directory.relative_to(home.root)}: {lifetime.total_seconds() / 86400:.1f} days")
-    except PkiError as error:
-        return finding(done, str(error))
+        except PkiError as error:
+            if not (directory / CHAIN_FILE).exists():
+                continue  # of a job that has ended meanwhile
+            return finding(done, str(error))
+        count += 1
+        lifetime = leaf.not_valid_after_utc - leaf.not_valid_before_utc
+        if lifetime > longest:
+            return finding(done, f"{directory.relative_to(home.root)}: {lifetime.total_seconds() / 86400:.1f} days")
     late = [problem for problem in _doctor(subject) if problem.code in _OUT_OF_TIME]
     return finding(done, _told(late, home.root)) if late else passed(done, f"{count} identities")
 
@@ -110,8 +121,11 @@ def _leaves_short_lived(subject: Subject) -> Evidence:
 def _lists_fresh(subject: Subject) -> Evidence:
     home = _home(subject)
     done = "read the revocation list in every identity directory, and those of the authorities"
-    for directory in identity_directories(home):
-        if not (directory / CRL_FILE).exists():
+    bare = [directory for directory in identity_directories(home) if not (directory / CRL_FILE).exists()]
+    if bare:  # the CRL of a new identity follows it, and the identity of an ended job goes file by file
+        time.sleep(SETTLING_SECONDS)
+    for directory in bare:
+        if (directory / CHAIN_FILE).exists() and not (directory / CRL_FILE).exists():
             return finding(done, f"{directory.relative_to(home.root)} has none: it would learn of no revocation")
     found = [problem for problem in _doctor(subject) if problem.code in _OF_LISTS]
     return finding(done, _told(found, home.root)) if found else passed(done, "all signed by their authority, none late")

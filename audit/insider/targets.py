@@ -14,7 +14,7 @@ from pathlib import Path
 from sluice.audit.insider.live_targets import live_targets
 from sluice.audit.insider.payload import ABSENT, FAMILIES, FAMILY, KERNEL_PATH, KERNEL_PATHS, PATTERNS, Target, load
 from sluice.audit.insider.surroundings import Surroundings
-from sluice.core import Home
+from sluice.core import Home, paths_matching
 
 MAX_TARGETS_OF_A_KIND = 16
 MAX_TARGETS = 800
@@ -52,8 +52,7 @@ def files(around: Surroundings, victim: str) -> Iterator[Target]:
     for kind, patterns in PATTERNS.items():
         paths: dict[Path, None] = {}
         for pattern in patterns:
-            with contextlib.suppress(OSError):
-                paths |= dict.fromkeys(sorted(around.home.root.glob(pattern)))
+            paths |= dict.fromkeys(paths_matching(around.home.root, pattern))
         # The victim's first, because they exist the whole time.
         ordered = sorted(paths, key=lambda path: not victim or victim not in path.parts)
         for path in ordered[:MAX_TARGETS_OF_A_KIND]:

@@ -15,7 +15,7 @@ import psutil
 
 from sluice.audit.insider import KEPT, Canaries, Place, Seen
 from sluice.client import TERMINAL, ClientError, GatewayClient, JobLog
-from sluice.core import Home
+from sluice.core import Home, paths_matching
 
 READ_SECONDS = 20.0
 """How long the gateway may take for one log or document of the job."""
@@ -111,7 +111,7 @@ def _left(home: Home, job_id: str) -> list[str]:
 
 def _of_job(home: Home, job_id: str) -> Iterator[Path]:
     for pattern in (f"jobs/{job_id}", f"work/*/jobs/{job_id}"):
-        yield from home.root.glob(pattern)
+        yield from paths_matching(home.root, pattern)
 
 
 def _walk(root: Path) -> Iterator[Path]:

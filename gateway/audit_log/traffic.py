@@ -167,7 +167,10 @@ class TrafficReader:
             path = traffic_file(self._directory, traffic.file)
             packed = path.with_name(path.name + ".gz")
             # The file may be compressed at this moment. It stays open for the next record.
-            self._file = path.open("rb") if path.exists() else gzip.GzipFile(packed, "rb")
+            try:
+                self._file = path.open("rb")
+            except FileNotFoundError:
+                self._file = gzip.GzipFile(packed, "rb")
             self._number = traffic.file
         self._file.seek(traffic.offset)
         return self._file.read(traffic.size)

@@ -20,6 +20,7 @@ from sluice.core import (
     Home,
     StoreError,
     locked,
+    paths_matching,
     read_bounded,
     remove_leftovers,
     write_public,
@@ -56,7 +57,7 @@ def identity_directories(home: Home) -> list[Path]:
     return sorted(
         path
         for pattern in (*PROCESS_IDENTITIES, *JOB_IDENTITIES)
-        for path in home.root.glob(pattern)
+        for path in paths_matching(home.root, pattern)
         if not path.name.startswith(".")
         and not (pattern in JOB_IDENTITIES and path.is_symlink())
         and (path / CHAIN_FILE).is_file()

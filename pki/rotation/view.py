@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from sluice.core import Home, InvalidIdentity, PkiError, StoreError
+from sluice.core import Home, InvalidIdentity, PkiError, StoreError, paths_matching
 from sluice.pki.authorities import Keep, Rotation, Source, TrustHolder
 from sluice.pki.ca import read_subscribers, subscribers_path
 from sluice.pki.identities import read_identity
@@ -157,9 +157,9 @@ def _ended(home: Home, identity: str) -> bool:
     job = spiffe_id.job_id
     if not job:
         return False
-    if spiffe_id.role is Role.EXECUTOR and any(home.root.glob(f"work/*/jobs/{job}/executor-{spiffe_id.name}")):
+    if spiffe_id.role is Role.EXECUTOR and paths_matching(home.root, f"work/*/jobs/{job}/executor-{spiffe_id.name}"):
         return True
-    drivers = tuple(home.root.glob(f"work/*/jobs/{job}/driver-*"))
+    drivers = paths_matching(home.root, f"work/*/jobs/{job}/driver-*")
     return bool(drivers) and not any((driver / "identity" / "chain.pem").exists() for driver in drivers)
 
 

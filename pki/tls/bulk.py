@@ -135,9 +135,12 @@ class BulkStream(abc.ABC):
 
 
 def abort_socket(raw: socket.socket) -> None:
-    """Wake threads blocked on ``raw``; its owner closes it."""
+    """Wake threads blocked on ``raw``; its owner closes it.
+
+    The ``shutdown`` of an SSLSocket itself would drop TLS first: the thread that uses it would go on in plaintext.
+    """
     with contextlib.suppress(OSError):
-        raw.shutdown(socket.SHUT_RDWR)
+        socket.socket.shutdown(raw, socket.SHUT_RDWR)
 
 
 class BulkTls:

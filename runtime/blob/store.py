@@ -1,7 +1,8 @@
 """Content-addressed files per job: ``<root>/<job_id>/<sha256>``. Content that several jobs share is on disk once.
 
 A blob appears under its digest only when it is complete and verified. Until then it is a temporary file that the writer
-removes on any failure. Files that a crash leaves are removed when the store is opened.
+removes on any failure. Files that a crash leaves are in the folders of jobs, which each new leader removes first. Only
+a leader may do that: JobManagers that stand by open the same store.
 
 ``<root>/shared`` contains a second hard link for each blob. Only the jobs' directories determine who may read a blob.
 """
@@ -124,8 +125,6 @@ class BlobStore:
         self._shared = make_private_directory(root / SHARED)
         self.max_blob_bytes = max_blob_bytes
         self.uploads = UploadStore(root / UPLOADS, max_blob_bytes)
-        for leftover in root.glob(f"*/*{_TEMPORARY_SUFFIX}"):
-            leftover.unlink(missing_ok=True)
         self._forget_unshared()
 
     def jobs(self) -> frozenset[str]:

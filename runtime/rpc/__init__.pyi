@@ -22,6 +22,6 @@ from .fenced_endpoint import (
     FencedRpcEndpoint as FencedRpcEndpoint,
     PermanentlyFencedRpcEndpoint as PermanentlyFencedRpcEndpoint,
 )
-from .heartbeat import HeartbeatMonitor as HeartbeatMonitor
+from .heartbeat import HeartbeatMonitor as HeartbeatMonitor, stall_limit as stall_limit
 from .service import RpcService as RpcService
 from .transport import StreamTimeouts as StreamTimeouts

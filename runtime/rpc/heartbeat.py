@@ -6,6 +6,7 @@ No I/O; the clock is injected. The limits correspond to Flink's ``heartbeat.time
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -23,18 +24,34 @@ class _Signs:
     failures: int = 0
 
 
+def stall_limit(period: float, timeout: float) -> float:
+    """Return ``stalled_after`` of a monitor that is asked every ``period`` seconds."""
+    return 2 * period + timeout / 4
+
+
 class HeartbeatMonitor(Generic[_T]):
-    """Watches targets. :meth:`beat` also starts watching a new target."""
+    """Watches targets. :meth:`beat` also starts watching a new target.
+
+    Args:
+        timeout: time without a sign of life after which a target is dead, in seconds.
+        failure_threshold: number of consecutive failed calls after which a target is dead.
+        stalled_after: time between two calls of :meth:`expired` after which this process counts as having stalled, in
+            seconds. Signs of life may then be unread, so no target is dead for its silence until the next call.
+        clock: returns monotonic seconds.
+    """
 
     def __init__(
         self,
         timeout: float,
         *,
         failure_threshold: int = RPC_FAILURE_THRESHOLD,
+        stalled_after: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._timeout = timeout
         self._failure_threshold = failure_threshold
+        self._stalled_after = stalled_after
+        self._checked_at = clock()
         self._clock = clock
         self._targets: dict[_T, _Signs] = {}
 
@@ -54,10 +71,12 @@ class HeartbeatMonitor(Generic[_T]):
     def expired(self, now: float | None = None) -> list[_T]:
         """Return the targets that are dead now, and stop watching them."""
         moment = self._clock() if now is None else now
+        stalled, self._checked_at = moment - self._checked_at > self._stalled_after, moment
+        timeout = math.inf if stalled else self._timeout
         dead = [
             target
             for target, signs in self._targets.items()
-            if moment - signs.last_heard > self._timeout or signs.failures >= self._failure_threshold
+            if moment - signs.last_heard > timeout or signs.failures >= self._failure_threshold
         ]
         for target in dead:
             del self._targets[target]

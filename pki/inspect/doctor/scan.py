@@ -9,7 +9,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from sluice.core import MAX_MATERIAL_BYTES, Home, PkiError, StoreError, is_locked, lock_within, read_bounded
+from sluice.core import (
+    MAX_MATERIAL_BYTES,
+    Home,
+    PkiError,
+    StoreError,
+    is_locked,
+    lock_within,
+    paths_matching,
+    read_bounded,
+)
 from sluice.pki.authorities import CERTIFICATE_FILE, AuthorityStore, bundle_file, rotation_directory
 from sluice.pki.ca import Refusal, needing_attention, refusals_path
 from sluice.pki.identities import CA_FILE, CHAIN_FILE, KEY_FILE, KEYSTORE_FILE, PASSWORD_FILE, PEERS_FILE, PREVIOUS_FILE
@@ -129,7 +138,7 @@ def _matching(home: Home, patterns: tuple[str, ...]) -> list[Path]:
     return sorted(
         path
         for pattern in patterns
-        for path in home.root.glob(pattern)
+        for path in paths_matching(home.root, pattern)
         if path.is_dir() and not path.name.startswith(".")
     )
 
@@ -208,9 +217,14 @@ def _is_staged(name: str) -> bool:
 
 def _leftovers(home: Home) -> Iterator[Path]:
     """Staged content of dead writers: a living one holds the lock of the directory, or of the one above."""
-    staged = sorted(home.pki.rglob(".*.tmp"))
+    staged = sorted(
+        Path(folder, name)
+        for folder, folders, files in os.walk(home.pki)
+        for name in (*folders, *files)
+        if _is_staged(name)
+    )
     for directory in _matching(home, JOB_IDENTITIES):
-        staged += sorted({*directory.glob(".*.tmp"), *directory.parent.glob(".*.tmp")})
+        staged += paths_matching(directory.parent, ".*.tmp") + paths_matching(directory, ".*.tmp")
     for path in staged:
         inside = any(_is_staged(part.name) for part in path.parents)
         if inside or is_locked(path.parent) or is_locked(path.parent.parent):

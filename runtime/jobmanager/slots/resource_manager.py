@@ -61,6 +61,7 @@ from sluice.runtime.rpc import (
     FencingTokenMismatch,
     HeartbeatMonitor,
     RemotePeer,
+    stall_limit,
 )
 from sluice.runtime.scheduling_config import SchedulingConfig
 
@@ -115,7 +116,9 @@ class ResourceManager(FencedRpcEndpoint):
         self._scheduling = scheduling or SchedulingConfig()
         self._preempted: Counter[str] = Counter()
         """The number of slots taken from the jobs of each queue."""
-        self._monitor: HeartbeatMonitor[str] = HeartbeatMonitor(heartbeat_timeout)
+        self._watch_period = min(heartbeat_interval, heartbeat_timeout / 4)
+        stalled_after = stall_limit(self._watch_period, heartbeat_timeout)
+        self._monitor: HeartbeatMonitor[str] = HeartbeatMonitor(heartbeat_timeout, stalled_after=stalled_after)
         self._slots = SlotPools(
             lambda: secrets.token_hex(16),
             placement=placement,
@@ -246,7 +249,7 @@ class ResourceManager(FencedRpcEndpoint):
 
     def _watch(self) -> None:
         """Check all TaskManagers, each on its own: an error with one does not stop the check of others."""
-        self.call_later(min(self._interval, self._timeout / 4), self._watch)
+        self.call_later(self._watch_period, self._watch)
         silent = set(self._monitor.expired())
         for name, registered in list(self._registered.items()):
             try:

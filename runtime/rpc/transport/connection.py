@@ -251,9 +251,11 @@ class RpcConnection:
         self.end(PeerUnreachable(f"{self.peer} did not say hello within {self._timeouts.hello} s"))
 
     def _check_silence(self) -> None:
-        silence = self._loop.time() - self._last_heard
-        # Only an unanswered ping counts: after a stall of this process, answers may still be unread.
-        if silence >= self._timeouts.ping_timeout and self._asked_for_life:
+        now = self._loop.time()
+        silence = now - self._last_heard
+        # Only an unanswered ping counts, and not right after a stall of this process: answers may still be unread.
+        stalled = now - self._watch.when() >= self._timeouts.ping_interval
+        if silence >= self._timeouts.ping_timeout and self._asked_for_life and not stalled:
             self.stream_ended(f"no sign of life for {self._timeouts.ping_timeout} s")
             return
         self._watch = self._loop.call_later(self._timeouts.ping_interval, self._check_silence)

@@ -19,7 +19,7 @@ from functools import partial
 from sluice.core import PeerRefused, SluiceError
 from sluice.runtime.ha import HaError
 from sluice.runtime.messages import OutputLocation, ShuffleAllocation
-from sluice.runtime.rpc import FencedRpcEndpoint, RemotePeer
+from sluice.runtime.rpc import FencedRpcEndpoint, RemotePeer, stall_limit
 from sluice.runtime.shuffle.config import ShuffleConfig
 from sluice.runtime.shuffle.control_plane import (
     INTEGRITY_KEY_BYTES,
@@ -91,8 +91,12 @@ class ShuffleManager(FencedRpcEndpoint):
         self._store = store
         self._clock = clock
         self._monotonic = monotonic
+        self._watch_period = min(config.heartbeat_interval, config.job_lease / 8)
         self._workers = WorkerTable(
-            heartbeat_timeout=config.heartbeat_timeout, disk_reserve=config.disk_reserve_mb * MIB, clock=monotonic
+            heartbeat_timeout=config.heartbeat_timeout,
+            disk_reserve=config.disk_reserve_mb * MIB,
+            stalled_after=stall_limit(self._watch_period, config.heartbeat_timeout),
+            clock=monotonic,
         )
         quotas = Quotas(config.job_quota_mb * MIB, config.cluster_quota_mb * MIB)
         self._jobs = JobTable(lease=config.job_lease, quotas=quotas, clock=monotonic)
@@ -168,7 +172,7 @@ class ShuffleManager(FencedRpcEndpoint):
 
     def _watch(self) -> None:
         # Schedule the next run first, so that an exception below does not end the watching.
-        self.call_later(min(self._config.heartbeat_interval, self._config.job_lease / 8), self._watch)
+        self.call_later(self._watch_period, self._watch)
         for look in (self._watch_workers, self._watch_hand_overs, self._watch_leases):
             with self.reporting_failures():
                 look()

@@ -7,6 +7,7 @@ only if several jobs report it within a short time, so that no single job can ta
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection
@@ -65,15 +66,23 @@ class WorkerTable:
     Args:
         heartbeat_timeout: time after which a silent worker is lost, in seconds.
         disk_reserve: free space that a disk needs to take new shuffles, in bytes.
+        stalled_after: see :class:`HeartbeatMonitor`.
         clock: returns monotonic seconds.
     """
 
     def __init__(
-        self, *, heartbeat_timeout: float, disk_reserve: int, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        heartbeat_timeout: float,
+        disk_reserve: int,
+        stalled_after: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reserve = disk_reserve
         self._clock = clock
-        self._monitor: HeartbeatMonitor[str] = HeartbeatMonitor(heartbeat_timeout, clock=clock)
+        self._monitor: HeartbeatMonitor[str] = HeartbeatMonitor(
+            heartbeat_timeout, stalled_after=stalled_after, clock=clock
+        )
         self._workers: dict[str, Worker] = {}
 
     @property

@@ -262,10 +262,12 @@ class Drivers:
 
     def connections(self, job_id: str) -> Evidence:
         """The mutual TLS connections that drivers of a job recorded here."""
-        driver, kept = self._drivers.get(job_id), self._evidence.get(job_id, _Kept())
+        driver = self._drivers.get(job_id)
+        seen = Evidence() if driver is None else driver.connections()
+        kept = self._evidence.get(job_id, _Kept())  # last: it has what an ended driver's files had
         if driver is None or driver.launch.attempt <= kept.attempt:
             return kept.evidence
-        return merge(kept.evidence, driver.connections())
+        return merge(kept.evidence, seen)
 
     async def logs(self, job_id: str, attempt: int) -> tuple[str, ...]:
         """The names of the logs that the driver of an attempt has left here."""

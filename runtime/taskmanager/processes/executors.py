@@ -290,8 +290,13 @@ class Executors:
     def connections(self, job_id: str) -> Callable[[], Evidence]:
         """A function that reads the mutual TLS connections recorded by the job's executors here; run it in a thread."""
         job = self._jobs.get(job_id, _Job())
-        ended, running = job.evidence, tuple(job.executors.values())
-        return lambda: merge(ended, *(each.connections() for each in running))
+        running = tuple(job.executors.values())
+
+        def read() -> Evidence:
+            seen = [each.connections() for each in running]
+            return merge(job.evidence, *seen)  # last: it has what the files of an ended one had
+
+        return read
 
     def excesses(self, job_id: str) -> tuple[ExecutorExcess, ...]:
         """The latest executors of the job here that exceeded a resource limit, checked now."""

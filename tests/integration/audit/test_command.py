@@ -120,7 +120,7 @@ def test_the_audit_runs_as_a_test_suite_with_a_readable_name_for_each_check(
 ) -> None:
     """``pytest tests/audit --cluster``: one weakness, one failed test."""
     with serving(context=server_context(server_directory, client=ssl.CERT_OPTIONAL)) as address:
-        done = _pytest("--cluster", str(targets(tmp_path, address, "mutual")), "-k", "MTL", "--patience", "0.3")
+        done = _pytest("--cluster", str(targets(tmp_path, address, "mutual")), "-k", "MTL", "--patience", "20")
     assert done.returncode == 1, done.stdout + done.stderr
     failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
     assert len(failed) == 1, done.stdout

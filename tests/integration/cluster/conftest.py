@@ -25,6 +25,8 @@ from tests.shared_folder import shared_folder
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-m", "sluice.cli.main"]
+PATIENT = {"SLUICE__GATEWAY__AUTHORIZATION_TIMEOUT": "10"}
+"""A loaded machine may keep the auth service waiting for longer than the default of half a second."""
 T = TypeVar("T")
 
 
@@ -65,7 +67,7 @@ class LocalCluster:
         return subprocess.run(
             [*COMMAND, *arguments],
             cwd=REPOSITORY,
-            env=os.environ | {"SLUICE_HOME": str(self.home)} | environment,
+            env=os.environ | {"SLUICE_HOME": str(self.home)} | PATIENT | environment,
             capture_output=True,
             text=True,
             timeout=timeout,

@@ -38,6 +38,7 @@ from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from tests.assertions import asserted_by
+from tests.free_ports import free_port
 from tests.integration.gateway.conftest import (
     TRUST_DOMAIN,
     BackgroundLoop,
@@ -56,7 +57,8 @@ class FakeSession:
     """Stands for a Spark Connect server: records all messages and answers with fixed responses."""
 
     identity: Path
-    port: int = 0
+    port: int = field(default_factory=free_port)
+    """Kept over a restart. In between, another process could get an ephemeral port, but not this one."""
     seen: list[tuple[str, bytes]] = field(default_factory=list)
     metadata: list[Mapping[str, Any]] = field(default_factory=list)
     ended: list[threading.Event] = field(default_factory=list)

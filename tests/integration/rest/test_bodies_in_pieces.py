@@ -31,6 +31,7 @@ from sluice.pki.assertions.tokens import Assertion
 from sluice.pki.channels import Channel, client_policy
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.listener import MutualTlsListener
+from sluice.runtime.rest.auth_service import stream_validity
 from sluice.runtime.rest.auth_service.assertion_keys import fetch
 from sluice.runtime.rest.auth_service.client import AuthService
 from sluice.runtime.rest.auth_service.stream_validity import remote_check_holders
@@ -182,7 +183,8 @@ async def test_relay_refuses_a_session_address_beyond_its_limit(pki: TestPki, tm
             await sessions.request_session(ADA)
 
 
-async def test_slow_exposition_is_read_whole(tmp_path: Path) -> None:
+async def test_slow_exposition_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_socket, "ANSWER_SECONDS", 30.0)
     text = "".join(f'sluice_x{{n="{number}"}} 1\n' for number in range(100))
     async with on_a_socket(tmp_path / "m.sock", in_pieces(text.encode())) as path:
         assert await metrics_socket.fetch(path) == text
@@ -193,7 +195,8 @@ async def test_a_truncated_exposition_is_discarded(tmp_path: Path) -> None:
         assert await metrics_socket.fetch(path) is None
 
 
-async def test_jobmanager_reads_slow_verdicts_and_keys_whole(pki: TestPki) -> None:
+async def test_jobmanager_reads_slow_verdicts_and_keys_whole(pki: TestPki, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_validity, "ANSWER_SECONDS", 30.0)
     identity = pki.process(Role.JOBMANAGER)
     async with as_auth_service(pki, in_pieces(b"[" + b" " * 100 + b"true]")) as address:
         assert await remote_check_holders(AuthService(identity, [address]))({HOLDER}) == {HOLDER}

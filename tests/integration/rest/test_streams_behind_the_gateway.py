@@ -124,13 +124,15 @@ async def provider(tmp_path: Path) -> AsyncIterator[IdentityProvider]:
 
 
 @pytest.fixture
-async def gateway(cluster: Cluster, provider: IdentityProvider) -> AsyncIterator[GatewayClient]:
-    """Envoy and the auth service in this process, with a request timeout of three seconds."""
+async def gateway(
+    request: pytest.FixtureRequest, cluster: Cluster, provider: IdentityProvider
+) -> AsyncIterator[GatewayClient]:
+    """Envoy and the auth service in this process. A fixture parameter is the request timeout in seconds."""
     home, ca_file = cluster.home, str(provider.ca_file)
     config = GatewayConfig(
         port=0,
         authorization_timeout=5.0,
-        request_timeout=REQUEST_TIMEOUT,
+        request_timeout=getattr(request, "param", 60.0),
         public_url=ORIGIN,
         oidc=OidcConfig(issuer=provider.issuer, client_id=CLIENT_ID, ca_file=ca_file),
         issuers=(IssuerConfig(issuer=provider.issuer, audience="cluster", ca_file=ca_file, prefix="ci-"),),
@@ -190,6 +192,7 @@ def _lock_user(gateway: GatewayClient) -> None:
 REVOCATIONS: dict[str, Callable[[GatewayClient], None]] = {"token": _revoke_token, "user": _lock_user}
 
 
+@pytest.mark.parametrize("gateway", [REQUEST_TIMEOUT], indirect=True, ids=["short timeout"])
 @pytest.mark.parametrize("kind", list(REVOCATIONS))
 async def test_a_stream_outlives_the_request_timeout_and_ends_when_its_credential_is_revoked(
     gateway: GatewayClient, kind: str

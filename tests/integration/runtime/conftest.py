@@ -173,6 +173,11 @@ class Cluster:
             )
         )
         await self.until_registered(name)
+
+        async def announced() -> bool:
+            return (where.run / "endpoints" / f"taskmanager-{name}.json").exists()
+
+        await eventually(announced, f"{name} knows that it is registered")
         return link
 
     async def start_driver_host(self) -> None:
@@ -275,14 +280,18 @@ class Cluster:
         found: list[Any] = await eventually(enough, f"{count} executors run")
         return found
 
-    async def pid(self, job_id: str, executor: Any) -> int:
-        """Wait until a fake executor runs; return the PID of the process that its TaskManager watches."""
+    async def pid(self, job_id: str, executor: Any, *, silent: bool = False) -> int:
+        """Wait until a fake executor runs; return the PID of the process that its TaskManager watches.
+
+        A ``silent`` one need not show that it runs: at idle priority it may get no processor time for long.
+        """
         place = self.home.root.joinpath("work", executor["taskmanager"], "jobs", job_id, f"executor-{executor['id']}")
 
         async def shown() -> int:
             document = await self.get(f"/v1/jobs/{job_id}/logs?source=executor-{executor['id']}.stdout")
+            shows = silent or document["data"].strip()
             found = [path.name for path in place.glob("identity/in-use/*.place.json")]
-            return int(found[0].partition(".")[0]) if document["data"].strip() and found else 0
+            return int(found[0].partition(".")[0]) if shows and found else 0
 
         return int(await eventually(shown, "the executor shows that it runs"))
 

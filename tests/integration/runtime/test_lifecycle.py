@@ -41,7 +41,7 @@ from sluice.runtime.rpc import (
 )
 from sluice.runtime.spark.driver.spec import DriverSpec
 from tests.hostile import OTHER_JOB_ID, TRUST_DOMAIN
-from tests.integration.runtime.conftest import SHORT_LEASE, Cluster, eventually, until_gone
+from tests.integration.runtime.conftest import Cluster, eventually, until_gone
 
 PROFILE = SlotProfile(cores=1, memory_mb=768)
 IMPATIENT = pytest.mark.parametrize(
@@ -120,7 +120,6 @@ async def test_a_restarted_jobmanager_takes_over_running_drivers_and_executors(c
     await eventually(free, "all slots are free again")
 
 
-@SHORT_LEASE
 async def test_an_executor_that_ended_while_there_was_no_leader_is_replaced(cluster: Cluster) -> None:
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit()

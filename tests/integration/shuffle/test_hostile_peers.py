@@ -6,6 +6,7 @@ They are refused or timed out, the log says who they are, and other peers are no
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
@@ -300,15 +301,18 @@ async def test_a_connection_that_sends_no_hello_in_time_is_ended(
 async def test_a_reader_that_does_not_read_is_ended_and_others_are_served(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
-    worker = await start_worker(frame_seconds=3.0)
+    worker = await start_worker()
     async with client(identities, worker) as executor:
         writer = executor.writer(SHUFFLE, MAP, map_index=0)
         for _ in range(16):
             await writer.write(0, bytes(1 << 20))
         where = await writer.commit()
+        others = set(worker.worker._server._sessions)
         slow = await asyncio.to_thread(RawPeer, identities["executor"], worker.address.port)
         with slow:
             await asyncio.to_thread(slow.hello, "fetch")
+            (session,) = worker.worker._server._sessions - others
+            session._frame_seconds = 1.0  # for it alone: a machine that stands still must not end the other reader
             slow.send(fetch_frame(SHUFFLE, [MAP], 0, 1))
             received = [len(each.data) async for each in executor.read(SHUFFLE, where, [MAP], 0, 1)]
             assert sum(received) == 16 << 20
@@ -354,16 +358,16 @@ async def test_one_identity_has_a_bounded_number_of_connections(
 ) -> None:
     worker = await start_worker(max_connections_per_peer=2)
 
-    def connect() -> bool:
-        peers = [RawPeer(identities["executor"], worker.address.port) for _ in range(3)]
-        for peer in peers[:2]:
-            peer.hello("push")
-        ended = peers[2].ended()
-        for peer in peers:
-            peer.socket.close()
-        return ended
+    def connect() -> None:
+        with contextlib.ExitStack() as stack:
+            for _ in range(2):
+                peer = stack.enter_context(RawPeer(identities["executor"], worker.address.port))
+                assert peer.hello("push").kind is FrameType.HELLO_OK
+            third = stack.enter_context(RawPeer(identities["executor"], worker.address.port))
+            assert third.answer().header.kind is FrameType.ERROR, "before it says anything"
+            assert third.ended()
 
-    assert await asyncio.to_thread(connect)
+    await asyncio.to_thread(connect)
 
 
 async def test_idle_connections_keep_no_executor_waiting(
@@ -394,7 +398,9 @@ async def test_idle_connections_keep_no_executor_waiting(
 async def test_one_job_cannot_take_all_connections_of_a_worker(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
-    worker = await start_worker(jobs=("a" * 32, "b" * 32), max_connections=128, max_connections_per_peer=128)
+    worker = await start_worker(
+        jobs=("a" * 32, "b" * 32), max_connections=128, max_connections_per_peer=128, handshake_seconds=60.0
+    )
 
     def connect() -> int:
         peers = [RawPeer(identities["other"], worker.address.port) for _ in range(100)]

@@ -36,7 +36,7 @@ from tests.waiting import until
 
 DEADLINE_SECONDS = 40.0
 CONFIG = ShuffleConfig(
-    enabled=True, heartbeat_interval=0.1, heartbeat_timeout=5.0, job_lease=30.0, allocation_timeout=20.0
+    enabled=True, heartbeat_interval=0.1, heartbeat_timeout=20.0, job_lease=30.0, allocation_timeout=20.0
 )
 
 

@@ -14,6 +14,7 @@ from sluice.core import make_private_directory
 from sluice.runtime.spark.errors import ClassArchiveFailed
 from sluice.runtime.spark.jvm import SparkRuntime, make_temp_dir, remove_temp_dir
 from sluice.runtime.spark.training.rehearsal import Order, Rehearsal
+from tests.free_ports import free_ports
 from tests.processes import command_line, descendants
 
 BROKEN = "-Xmxnone"
@@ -22,8 +23,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def order(spark: SparkRuntime, tmp_path: Path) -> Order:
-    """A rehearsal order; its listeners are on loopback, as when an image is built."""
+def order(spark: SparkRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
+    """A rehearsal order; its listeners are on loopback, as when an image is built, at ports that no other test gets."""
+    monkeypatch.setattr("sluice.runtime.spark.training.rehearsal.free_ports", free_ports)
     return Order(
         spark=spark,
         directory=make_private_directory(tmp_path / "work"),

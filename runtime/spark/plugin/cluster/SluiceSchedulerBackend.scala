@@ -1,6 +1,6 @@
 package org.apache.spark.scheduler.cluster.sluice
 
-import java.util.concurrent.{ConcurrentHashMap, TimeUnit}
+import java.util.concurrent.{ConcurrentHashMap, TimeUnit, TimeoutException}
 import java.util.concurrent.atomic.{AtomicBoolean, AtomicInteger, AtomicLong}
 
 import scala.concurrent.Future
@@ -114,6 +114,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
       finally {
         graceTimer.shutdownNow()
         ShuffleService.close()
+        awaitLastEvents()
         progress.close()
         stages.close()
         eventLog.foreach(_.close())
@@ -121,6 +122,11 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
         bridge.close()
       }
     }
+
+  /** Waits until the listeners have seen all events: Spark drains its listener bus only after this backend has stopped. */
+  private def awaitLastEvents(): Unit =
+    try sc.listenerBus.waitUntilEmpty(LastEventsMillis)
+    catch { case _: TimeoutException => logWarning("the last events are missing in the reports and the event log") }
 
   // --- requests from Spark ---
 
@@ -250,6 +256,7 @@ private[sluice] object SluiceSchedulerBackend {
   /** Exit code of a driver that lost its agent (`FENCED_EXIT_CODE` in `runtime/spark/driver/bridge.py`). */
   private val FencedExitCode = 58
   private val LossGraceMillis = 3000L
+  private val LastEventsMillis = 5000L
   private val ReadyPollMillis = 50L
 
   /** Whether tasks may start when the first executor has registered (`begin_conf` in `runtime/spark/jvm/conf.py`). */

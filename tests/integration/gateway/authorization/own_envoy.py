@@ -23,7 +23,7 @@ from sluice.gateway.config import ExtAuthzConfig
 from sluice.gateway.service import route_file, run_auth
 from sluice.gateway.service.announcements import ext_authz_announcement
 from sluice.pki.spiffe_id import Role, SpiffeId
-from tests.free_ports import free_port
+from tests.free_ports import free_port, free_ports
 from tests.integration.gateway.conftest import (
     ROUTES,
     TRUST_DOMAIN,
@@ -75,8 +75,9 @@ class OwnEnvoy(NetworkGateway):
 
     def __init__(self, home: Home, authority: EdgeAuthority, loop: BackgroundLoop, generation: Generation) -> None:
         super().__init__(home, authority, loop, generation)
-        clients = ExtAuthzConfig(host=LOOPBACK, port=0, clients=(str(EDGE),))
-        self._config = msgspec.structs.replace(self._config, ext_authz=clients)
+        check, auth = free_ports(2)  # not ephemeral: nobody else gets them while the auth service is down
+        clients = ExtAuthzConfig(host=LOOPBACK, port=check, clients=(str(EDGE),))
+        self._config = msgspec.structs.replace(self._config, ext_authz=clients, auth_port=auth)
         self.edge_identity = home.root / "edge-1"
         self.recording = RecordingRest(home, self.rest_identity)
         self.rest = self.recording
@@ -104,8 +105,6 @@ class OwnEnvoy(NetworkGateway):
         self.check_port = json.loads(announced.read_bytes())["port"]
         document = json.loads((self.home.run / "endpoints" / "auth.json").read_bytes())
         self.auth_address = (document["host"], document["port"])
-        again = ExtAuthzConfig(host=LOOPBACK, port=self.check_port, clients=(str(EDGE),))
-        self._config = msgspec.structs.replace(self._config, ext_authz=again, auth_port=self.auth_address[1])
 
     def start_envoy(self, *changes: tuple[str, str]) -> int:
         """Start an Envoy with the guide's configuration and ``changes``.

@@ -203,7 +203,8 @@ def test_every_decision_is_in_the_audit_log_without_any_secret(gateway: Gateway)
     assert first["address"] == "127.0.0.1"
     assert first["path"] == "/v1/jobs"
     assert token.split("_")[2].encode() not in log.read_bytes()
-    assert verify_log(log.parent).state.count == len(log.read_bytes().splitlines())
+    before = len(log.read_bytes().splitlines())  # Envoy's access log is copied into it meanwhile
+    assert before <= verify_log(log.parent).state.count <= len(log.read_bytes().splitlines())
     assert log.stat().st_mode & 0o777 == 0o600
 
 

@@ -276,6 +276,7 @@ def test_certificate_that_fails_the_checks_is_not_used(
     server: LyingServer, store: AcmeStore, tmp_path: Path, made: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice.gateway.acme.worker._serving", lambda *_: serves)
+    monkeypatch.setattr(order, "ISSUANCE_SECONDS", 60)  # the server answers at once
 
     def serves(_: Challenge) -> bool:
         return True

@@ -210,6 +210,8 @@ async def test_a_denied_command_gets_access_denied_and_guessing_user_codes_is_ra
     form = {"user_code": user_code, "csrf": browser.cookies[CSRF_COOKIE], "decision": "deny"}
     assert (await browser.post("/auth/device/decide", form)).status == 200
     assert await asked(local, code) == {"error": "access_denied"}
+    now = time.time()
+    local.service.checks.sign_in.clock = lambda: now  # the wait after the failures lasts one second
     statuses = [(await browser.get(f"/auth/device?user_code=BBBB-BBB{letter}")).status for letter in "BCDFGH"]
     assert statuses == [404] * FREE_FAILURES + [429]
 

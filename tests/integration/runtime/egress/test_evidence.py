@@ -42,6 +42,7 @@ from sluice.runtime.jobmanager.errors import JobNotFound
 from sluice.runtime.jobmanager.gateways import JobOrigin
 from sluice.runtime.rest import AuthService, remote_ask_egress
 from sluice.runtime.rpc import CallNotPermitted, RpcService
+from tests.free_ports import free_port
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 JOB = "0123456789abcdef0123456789abcdef"
@@ -79,7 +80,7 @@ class World:
     journal: EgressJournal = field(default_factory=EgressJournal)
     ledger: EgressLedger = field(default_factory=EgressLedger)
     auth: asyncio.Task[None] | None = None
-    address: tuple[str, int] = ("127.0.0.1", 0)
+    address: tuple[str, int] = field(default_factory=lambda: ("127.0.0.1", free_port()))
 
     async def start(self) -> None:
         self.home.create()

@@ -94,8 +94,11 @@ def _abstract_socket() -> object:
 
 @attempt("see a process outside")
 def _see() -> object:
-    told = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
-    return next(each for each in told if TARGETS["marker"].encode() in each)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if TARGETS["marker"].encode() in (process / "cmdline").read_bytes():
+                return process
+    raise PermissionError("none is in sight")
 
 
 @attempt("read the environment of another process")

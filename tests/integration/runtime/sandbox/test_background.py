@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from sluice.runtime.kernel_files import kernel_text
 from sluice.runtime.node import ChildProcess, can_return
 from sluice.runtime.sandbox import Limits
 from sluice.runtime.sandbox.bounds import ControlGroups, Guard, Subject
@@ -44,7 +45,8 @@ def printed(out: Path) -> str:
 
 
 def pids(group: Path) -> list[int]:
-    return [int(each) for each in (group / "cgroup.procs").read_text().split()]
+    """The processes in a control group; none in one that has been removed meanwhile."""
+    return [int(each) for each in kernel_text(group / "cgroup.procs").split()]
 
 
 async def started(groups: ControlGroups | None, out: Path) -> tuple[ChildProcess, int]:

@@ -64,9 +64,9 @@ def _seconds() -> str:
 
 
 def _sleeping(seconds: str) -> bool:
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            if path.read_bytes() == f"/bin/sleep\0{seconds}\0".encode():
+            if (process / "cmdline").read_bytes() == f"/bin/sleep\0{seconds}\0".encode():
                 return True
         except OSError:
             continue

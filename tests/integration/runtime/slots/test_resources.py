@@ -157,8 +157,12 @@ async def test_a_drained_taskmanager_hands_its_executors_on_and_leaves(cluster: 
     assert (await cluster.call("POST", "/v1/taskmanagers/tm-1/drain"))[0] == 202
     (second,) = await cluster.until_running(job_id, 1, excluding=[first["id"]])
     assert second["taskmanager"] == "tm-2"
-    log = (await cluster.get(f"/v1/jobs/{job_id}/logs?source=driver.stdout"))["data"]
-    assert f"decommissioned [{first['id']}]: TaskManager tm-1 is drained" in log
+
+    async def told() -> bool:
+        log = (await cluster.get(f"/v1/jobs/{job_id}/logs?source=driver.stdout"))["data"]
+        return f"decommissioned [{first['id']}]: TaskManager tm-1 is drained" in log
+
+    await eventually(told, "the driver is told")
     shown = {each["id"]: each for each in (await cluster.get("/v1/taskmanagers"))["taskmanagers"]}
     assert (shown["tm-1"]["draining"], shown["tm-1"]["slots_free"]) == (True, 0)
     assert not left.done(), "its executor still runs"

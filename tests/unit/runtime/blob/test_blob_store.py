@@ -138,13 +138,23 @@ def test_removing_a_job_removes_its_blobs_only(store: BlobStore) -> None:
     assert store.jobs() == {OTHER}
 
 
-def test_a_half_written_blob_of_a_crash_is_removed_when_the_store_is_opened(store: BlobStore, tmp_path: Path) -> None:
+def test_a_half_written_blob_of_a_crash_is_removed_with_its_job(store: BlobStore, tmp_path: Path) -> None:
     digest = put(store, b"complete")
     half = tmp_path / "blobs" / JOB / "abc.part"
     half.write_bytes(b"half")
     again = BlobStore(tmp_path / "blobs", 1000)
-    assert not half.exists()
+    assert again.jobs() == {JOB}
     assert again.path(JOB, digest).read_bytes() == b"complete"
+    again.remove_job(JOB)
+    assert not half.exists()
+
+
+def test_a_standby_that_opens_the_store_leaves_a_blob_that_is_being_written(store: BlobStore, tmp_path: Path) -> None:
+    with store.writer(JOB, "a.py") as writer:
+        writer.write(b"content")
+        BlobStore(tmp_path / "blobs", 1000)
+        stored = writer.commit()
+    assert store.path(JOB, stored.sha256).read_bytes() == b"content"
 
 
 def identity(role: Role, job: str = "") -> SpiffeId:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sluice.runtime.rpc import HeartbeatMonitor
+import pytest
+
+from sluice.runtime.rpc import HeartbeatMonitor, stall_limit
 
 
 class Clock:
@@ -55,3 +57,31 @@ def test_a_target_that_is_not_watched_never_expires() -> None:
     monitor.forget("a")
     monitor.forget("stranger")
     assert monitor.expired(clock.now + 1e9) == []
+
+
+def test_nobody_is_silent_right_after_a_stall_of_the_watching_process() -> None:
+    """It has not read its mail yet. Who is silent still at the next check is dead."""
+    clock = Clock()
+    monitor: HeartbeatMonitor[str] = HeartbeatMonitor(50.0, stalled_after=20.0, clock=clock)
+    for name in ("alive", "dead", "unreachable"):
+        monitor.beat(name)
+    for _ in range(2):
+        monitor.call_failed("unreachable")
+    clock.now += 60.0
+    assert monitor.expired() == ["unreachable"], "failed calls count all the same"
+    monitor.beat("alive")
+    clock.now += 1.0
+    assert monitor.expired() == ["dead"]
+
+
+@pytest.mark.parametrize(("interval", "timeout"), [(1.0, 5.0), (4.0, 5.0), (10.0, 50.0), (0.1, 0.1)])
+def test_regular_checks_are_no_stall(interval: float, timeout: float) -> None:
+    clock = Clock()
+    period = min(interval, timeout / 4)
+    monitor: HeartbeatMonitor[str] = HeartbeatMonitor(timeout, stalled_after=stall_limit(period, timeout), clock=clock)
+    monitor.beat("a")
+    checks = 0
+    while not monitor.expired():
+        clock.now += 1.2 * period  # a little late each time
+        checks += 1
+    assert timeout < 1.2 * period * checks < timeout + 3 * period
