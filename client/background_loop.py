@@ -7,6 +7,8 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from sluice.core import end_tasks
+
 _Value = TypeVar("_Value")
 
 
@@ -36,11 +38,17 @@ class BackgroundLoop:
             yield item[0]
 
     def close(self) -> None:
-        """Stop the thread and abandon what still runs."""
+        """Cancel what still runs, also for other threads that wait for it, and stop the thread."""
         if self._thread.is_alive():
+            self.run(_end_all_others())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+
+async def _end_all_others() -> None:
+    own = asyncio.current_task()
+    await end_tasks(*(task for task in asyncio.all_tasks() if task is not own))
 
 
 async def _next(source: AsyncIterator[_Value]) -> tuple[_Value] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
@@ -24,11 +26,16 @@ class BlockingGateway:
 
     def call(self, main: Callable[[GatewayClient], Coroutine[Any, Any, _Value]]) -> _Value:
         """The result of ``main``; raises :class:`ClientError` once closed."""
-        return self._loop.run(main(self._open()))
+        with _closed_meanwhile():
+            return self._loop.run(main(self._open()))
 
     def iterate(self, source: Callable[[GatewayClient], AsyncIterator[_Value]]) -> Iterator[_Value]:
         """The items of ``source``, each fetched when the caller asks for it."""
-        return self._loop.iterate(source(self._open()))
+        return self._items(source(self._open()))
+
+    def _items(self, source: AsyncIterator[_Value]) -> Iterator[_Value]:
+        with _closed_meanwhile():
+            yield from self._loop.iterate(source)
 
     def close(self) -> None:
         """Close the connections and end the thread; closing twice does nothing."""
@@ -39,5 +46,18 @@ class BlockingGateway:
 
     def _open(self) -> GatewayClient:
         if self._client is None:
-            raise ClientError("the client is closed", "make a new one")
+            raise _closed()
         return self._client
+
+
+def _closed() -> ClientError:
+    return ClientError("the client is closed", "make a new one")
+
+
+@contextlib.contextmanager
+def _closed_meanwhile() -> Iterator[None]:
+    """Report the cancellation of a call as what it is: another thread has closed the client."""
+    try:
+        yield
+    except CancelledError:
+        raise _closed() from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluice.pki.assertions import Credential, Method
 
@@ -42,6 +42,7 @@ class Subject:
         credential: the credential; None for a password or an identity provider's code.
         issuer: the identity provider, when one authenticated the subject.
         expires_at: when the credential expires, in seconds since the epoch.
+        authenticated_at: when it was authenticated, if that was before its session begins.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Subject:
     credential: Credential | None = None
     issuer: str = ""
     expires_at: float = math.inf
+    authenticated_at: float = field(default=math.inf, compare=False)
 
 
 def is_name(text: str) -> bool:

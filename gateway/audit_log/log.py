@@ -364,8 +364,11 @@ class AuditLog:
 
     def _is_checkpoint_due(self, adding: int, now: dt.datetime) -> bool:
         unsigned = self._reader.unsigned + adding
-        late = now - self._checkpoint_at >= self._limits.checkpoint_age
-        return unsigned >= self._limits.checkpoint_records or late
+        return unsigned >= self._limits.checkpoint_records or self._is_checkpoint_late(now)
+
+    def _is_checkpoint_late(self, now: dt.datetime) -> bool:
+        """Whether the last checkpoint is too old, or from the future: then the clock was set back."""
+        return not dt.timedelta() <= now - self._checkpoint_at < self._limits.checkpoint_age
 
     def _write(self, records: Sequence[AuditRecord], now: dt.datetime, *, checkpoint: bool) -> list[bytes]:
         """Seal ``records`` and write them in one piece, all or none. Returns the lines."""
@@ -428,8 +431,7 @@ class AuditLog:
     def _settle(self, *, force: bool) -> None:
         with self._writing():
             now = self._clock()
-            late = now - self._checkpoint_at >= self._limits.checkpoint_age
-            if self._reader.unsigned and (force or late):
+            if self._reader.unsigned and (force or self._is_checkpoint_late(now)):
                 self._write((), now, checkpoint=True)
             if (self._inode, self._size) == self._settled:
                 return

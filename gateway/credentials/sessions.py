@@ -117,6 +117,8 @@ class SessionBook:
             identifier = SessionId(secrets.token_hex(_ID_BYTES))
         token = subject.credential.token_id if subject.credential is not None else None
         text = f"sls_{identifier}_{secrets.token_hex(_SECRET_BYTES)}"
+        # From the authentication on: a password that was changed since then must not have begun a session.
+        began = min(now, subject.authenticated_at)
         record = SessionRecord(
             id=identifier,
             name=subject.name,
@@ -124,9 +126,9 @@ class SessionBook:
             client=client,
             sha256=_digest(text),
             csrf=secrets.token_hex(CSRF_BYTES),
-            created_at=now,
+            created_at=began,
             seen_at=now,
-            expires_at=min(now + limits.lifetime, subject.expires_at),
+            expires_at=min(began + limits.lifetime, subject.expires_at),
             groups=subject.groups,
             address=address,
             issuer=subject.issuer,

@@ -150,6 +150,10 @@ class SharedFiles:
                 if not failing:
                     _LOG.error("cannot follow the shared store: %s", error)
                 failing = True
+            except Exception:  # noqa: BLE001  nobody would notice the end of this thread, and every request would be refused
+                if not failing:
+                    _LOG.exception("cannot follow the shared store")
+                failing = True
             else:
                 if failing:
                     _LOG.info("the shared store answers again")

@@ -59,6 +59,10 @@ class Device:
             return _error(note, found)
         begin = self._sign_in.authenticator.sessions.begin
         record, text = await asyncio.to_thread(begin, found, "command", request.address)
+        try:
+            self._sign_in.authenticator.of_session(record)
+        except Unauthenticated:  # the user got another password since the approval
+            return _error(note, Answer.DENIED)
         note.principal, note.credential, note.reason = record.name, record.id, "a command was signed in"
         seconds = int(record.expires_at - self._sign_in.clock())
         return _json(
@@ -96,12 +100,12 @@ class Device:
     async def decide(self, request: AuthRequest, note: AuditNote) -> web.Response:
         """``POST /auth/device/decide``: the user approves or denies."""
         check_origin(request)
+        now = self._sign_in.clock()  # before the session is checked: a password changed since then ends the command's
         who = await self._sign_in.who(request)
         session = _require_browser(who)
         note.principal, note.credential = who.principal.name, who.principal.credential.id
         code, approved = request.form.get("user_code", ""), request.form.get("decision") == "approve"
         if await asyncio.to_thread(self._find, code, who, note) is not None:
-            now = self._sign_in.clock()
             pending = await asyncio.to_thread(self._codes.decide, code, session if approved else None, now)
         else:
             pending = None

@@ -7,6 +7,7 @@ users can try it.
 from __future__ import annotations
 
 import enum
+import math
 import secrets
 from typing import Literal
 
@@ -39,11 +40,13 @@ class Approver(msgspec.Struct, frozen=True):
     name: str
     method: Literal["session", "user"]
     groups: tuple[str, ...] = ()
+    at: float = 0.0
+    """When the user approved."""
 
     @property
     def subject(self) -> Subject:
         """The approver as a subject."""
-        return Subject(self.name, self.method, self.groups)
+        return Subject(self.name, self.method, self.groups, authenticated_at=self.at or math.inf)
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -96,9 +99,10 @@ class DeviceCodes:
         Returns the command, or None when no command with this code waits.
         """
         wanted = normalized(user_code)
+        decided = None if who is None else msgspec.structs.replace(who, at=now)
         return self._open.change_first(
             lambda each: each.waits and each.user_code == wanted,
-            lambda each: msgspec.structs.replace(each, who=who, denied=who is None),
+            lambda each: msgspec.structs.replace(each, who=decided, denied=decided is None),
             now,
         )
 

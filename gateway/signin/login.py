@@ -20,6 +20,7 @@ from sluice.gateway.signin.requests import AuditNote, AuthRequest, Refused, chec
 from sluice.gateway.signin.responses import page, redirect, signed_out
 from sluice.gateway.signin.sign_in import SignIn
 from sluice.gateway.signin.throttle import Throttle
+from sluice.pki.tls import network_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Login:
             note.reason = "sign-in form without this browser's login token"
             return self._form(request, back, "The page has expired. Please try again.", status=403)
         name, password = request.form.get("name", "")[:200], request.form.get("password", "")
-        keys = (f"{name}\n{request.address}", request.address)
+        keys = throttle_keys(name, request.address)
         if "api_token" in request.form:
             return await self._with_token(request, back, note)
         wait = await asyncio.to_thread(self._wait, keys, now)
@@ -82,7 +83,7 @@ class Login:
             note.reason = "wrong name or password, or locked out"
             return self._form(request, back, "Name or password is wrong.", status=403)
         await asyncio.to_thread(self._by_name.succeeded, keys[0], now)
-        subject = Subject(user.name, "user", user.groups)
+        subject = Subject(user.name, "user", user.groups, authenticated_at=now)
         session, cookies = await sign_in.begin_browser_session(subject, request)
         note.principal, note.credential, note.reason = user.name, session, "signed in with a password"
         return redirect(back, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
@@ -90,13 +91,14 @@ class Login:
     async def _with_token(self, request: AuthRequest, back: str, note: AuditNote) -> web.Response:
         """Exchange an API token for a browser session, which has the token's permissions and expires with it."""
         sign_in, now = self._sign_in, self._sign_in.clock()
-        if (wait := await asyncio.to_thread(self._by_address.wait, request.address, now)) > 0:
+        network = network_of(request.address)
+        if (wait := await asyncio.to_thread(self._by_address.wait, network, now)) > 0:
             note.reason = "too many failed sign-ins"
             return self._form(request, back, f"Too many attempts. Wait {int(wait) + 1} seconds.", status=429)
         try:
             who = sign_in.authenticator.authenticate_token(request.form["api_token"].strip()[:MAX_TOKEN_CHARACTERS])
         except Unauthenticated as error:
-            await asyncio.to_thread(self._by_address.failed, request.address, now)
+            await asyncio.to_thread(self._by_address.failed, network, now)
             note.credential, note.reason = error.credential, f"sign-in with a token: {error.reason}"
             return self._form(request, back, "The token is not valid.", status=403)
         name, token = who.principal.name, who.principal.credential
@@ -232,6 +234,12 @@ class Login:
 
     def _locked_out(self, name: str) -> bool:
         return self._sign_in.authenticator.revocations.is_revoked(("user", name))
+
+
+def throttle_keys(name: str, address: str) -> tuple[str, str]:
+    """The keys of failed sign-ins: the name at an address, and the address (IPv6: its /64 network)."""
+    network = network_of(address)
+    return f"{name}\n{network}", network
 
 
 def _failed(status: int) -> web.Response:

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from sluice.client.background_loop import BackgroundLoop
 from sluice.client.spark_channel import GatewayChannelBuilder
 from sluice.core.errors import SluiceError
 from tests.hostile import TestPki
+from tests.waiting import wait_until
 
 TOKEN = "slc_secret"  # noqa: S105  made up
 JOB = "a" * 32
@@ -253,3 +255,21 @@ def test_the_token_is_not_in_any_repr_or_exception(serve: Callable[[Any], int], 
     assert TOKEN not in repr(channel)
     assert TOKEN not in channel.url.geturl()
     assert not any(TOKEN in value for _, value in channel.metadata())
+
+
+def test_closing_a_client_ends_the_wait_of_another_thread(client: sluice.Client, gateway: ScriptedGateway) -> None:
+    gateway.answers = {f"GET /v1/jobs/{JOB}": [job("RUNNING")]}
+    failed: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.job(JOB).wait()
+        except BaseException as error:  # noqa: BLE001  whatever ends the wait
+            failed.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    wait_until(lambda: gateway.asked, "the other thread waits")
+    client.close()
+    waiting.join(timeout=30)
+    assert [type(error) for error in failed] == [sluice.ClientError]

@@ -162,6 +162,16 @@ async def test_a_waiting_command_is_signed_in_by_a_user_with_a_browser(local: Ho
     assert await asked(local, code) == {"error": "slow_down"}
 
 
+async def test_a_command_that_was_approved_before_a_change_of_the_password_is_denied(local: House) -> None:
+    code, user_code = await waiting_command(local)
+    browser = local.browser()
+    await browser.submit_password("grace", PASSWORD)
+    form = {"user_code": user_code, "csrf": browser.cookies[CSRF_COOKIE], "decision": "approve"}
+    assert (await browser.post("/auth/device/decide", form)).status == 200
+    UserStore(local.home).set_password("grace", "another long password")
+    assert await asked(local, code) == {"error": "access_denied"}
+
+
 async def test_a_waiting_command_stays_pending_while_a_flooding_address_is_refused(local: House) -> None:
     code, _ = await waiting_command(local)
     flood = [await local.browser().post("/auth/device", x_forwarded_for="192.0.2.66") for _ in range(25)]

@@ -17,7 +17,7 @@ from sluice.gateway.audit_log.access_lines import (
     records_of,
 )
 from sluice.gateway.audit_log.chain import MAX_LINE_BYTES, AuditRecord, seal
-from sluice.gateway.audit_log.secret_removal import record_without_secrets
+from sluice.gateway.audit_log.secret_removal import record_without_secrets, remove_secrets
 
 LINE = {
     "time": "2026-03-01T12:00:00.000Z",
@@ -128,3 +128,10 @@ def test_lines_become_records_with_the_sequence_and_time_of_their_access_record(
 def test_records_of_invalid_unicode_can_be_encoded() -> None:
     (found,) = records_of(b'{"principal":"\\ud800","path":"/\xed\xa0\x80"}\n', AuditRecord(event="access"))
     assert msgspec.json.encode(found)
+
+
+def test_a_long_path_of_beginnings_of_tokens_is_scanned_once() -> None:
+    """If each beginning were scanned to the end of the path, this would take an hour."""
+    line = b'{"path":"/' + b"eyJ" * 1_000_000 + b'"}\n'
+    assert remove_secrets(line) == line
+    assert remove_secrets(b'{"path":"/eyJhbGci.eyJzdWI.c2ln"}\n') == b'{"path":"/(jwt)"}\n'

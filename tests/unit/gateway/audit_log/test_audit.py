@@ -361,3 +361,12 @@ def test_required_fields_are_always_written_and_unset_ones_are_left_out(path: Pa
     line: dict[str, Any] = json.loads(path.read_bytes().splitlines()[-1])
     assert {"event", "sequence", "time", "previous", "request_id", "principal", "operation", "decision"} <= line.keys()
     assert not {"kind", "detail", "position", "signature"} & line.keys()
+
+
+def test_records_are_signed_although_the_clock_was_set_back(path: Path) -> None:
+    clock = Clock()
+    with contextlib.closing(AuditLog(path, clock=clock)) as log:
+        clock.now -= dt.timedelta(hours=1)
+        log.append(decision())
+        log.maintain()
+        assert verify_log(path.parent).unsigned == 0

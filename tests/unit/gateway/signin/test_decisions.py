@@ -32,6 +32,7 @@ from sluice.gateway.signin.device_codes import (
     DeviceCodes,
     normalized,
 )
+from sluice.gateway.signin.login import throttle_keys
 from sluice.gateway.signin.pending_requests import PendingRequests, TooManyPending
 from sluice.gateway.signin.requests import return_path
 from sluice.gateway.signin.throttle import (
@@ -250,3 +251,22 @@ def test_the_return_path_is_always_a_path_of_this_gateway(text: str) -> None:
     assert not path.startswith(("//", "/\\"))
     assert path.isprintable()
     assert path.isascii()
+
+
+def test_all_addresses_of_an_ipv6_network_share_their_failed_sign_ins() -> None:
+    assert throttle_keys("ada", "2001:db8::1") == throttle_keys("ada", "2001:db8::ffff:2")
+    assert throttle_keys("ada", "2001:db8::1") != throttle_keys("ada", "2001:db8:0:1::1")
+    assert throttle_keys("ada", "192.0.2.1") != throttle_keys("ada", "192.0.2.2")
+    assert throttle_keys("ada", "192.0.2.1") != throttle_keys("bob", "192.0.2.1")
+
+
+def test_the_session_of_a_command_begins_with_its_approval(store: SqliteStore) -> None:
+    """A password that is set between approval and poll is newer than the session, which is refused therefore."""
+    codes = DeviceCodes(store)
+    code, pending = codes.begin("192.0.2.1", NOW)
+    codes.decide(pending.user_code, Approver("ada", "user"), NOW)
+    who = codes.ask(code, NOW + 300)
+    assert isinstance(who, Subject)
+    _, record, _ = SessionBook().begin(who, "command", LIMITS, now=NOW + 300)
+    assert (record.created_at, record.seen_at) == (NOW, NOW + 300)
+    assert record.expires_at == NOW + LIMITS.lifetime
