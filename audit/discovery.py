@@ -258,7 +258,7 @@ def _session_port(work: Path) -> int:
     try:
         data = read_untrusted(work, "connect.json", limit=MAX_REGISTRY_BYTES)
         port = msgspec.json.decode(data, type=_PortRecord).port
-    except (FileNotFoundError, StoreError, msgspec.DecodeError, UnicodeDecodeError):
+    except (FileNotFoundError, StoreError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return 0
     return port if 0 < port < 65536 else 0
 

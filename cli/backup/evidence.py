@@ -69,6 +69,7 @@ class Evidence:
     numbers: dict[str, int] = field(default_factory=dict)
     gateway: list[Path] = field(default_factory=list)
     gateway_known: bool = False
+    gateway_unreadable: bool = False
     foreign: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
@@ -109,6 +110,7 @@ def gather(home: Home, sources: Sequence[Path], now: dt.datetime) -> Evidence:
                     useful |= _take_lists(found, path, anchors, own, identities, now)
             except (SluiceError, msgspec.MsgspecError, ValueError) as error:
                 found.problems.append(f"{path}: {error}")
+                found.gateway_unreadable |= path.suffix == _GATEWAY_SUFFIX
         if not useful:
             why = f" ({found.problems[-1]})" if found.problems else ""
             raise RestoreRefused(
@@ -221,6 +223,7 @@ def uncovered(home: Home, evidence: Evidence) -> list[str]:
             continue
         if any(evidence.numbers.get(own, 0) < max(number, 1) for own, number in store.numbers(kind).items()):
             missing.append(str(kind))
-    if not evidence.gateway_known and any((home.gateway / name).exists() for name in _OF_GATEWAY):
+    known = evidence.gateway_known and not evidence.gateway_unreadable
+    if not known and any((home.gateway / name).exists() for name in _OF_GATEWAY):
         missing.append(GATEWAY)
     return missing

@@ -72,7 +72,7 @@ def agent(
                 f"{line['identity']} -> uids {line['uids']}, audiences {line['audiences']}, in {line['directory']}"
             )
         return
-    jwt = LocalJwtAuthority(located.pki, settings.trust_domain, utc_now)
+    jwt = LocalJwtAuthority(located.pki, settings.trust_domain, utc_now, algorithm=settings.token_algorithm)
     join = joining(ca, None, None, None)
     if join is None:
         serve(run_agent(Agent(loaded, LocalIssuer(located, settings), jwt, settings.trust_domain, path)))

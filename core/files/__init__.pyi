@@ -3,6 +3,7 @@ from .changing_folders import paths_matching as paths_matching
 from .file_changes import CachedFile as CachedFile, FileStamp as FileStamp, file_stamp as file_stamp
 from .locks import (
     LOCK_PATIENCE_SECONDS as LOCK_PATIENCE_SECONDS,
+    LockHeld as LockHeld,
     held_alone as held_alone,
     is_locked as is_locked,
     lock_within as lock_within,
@@ -21,6 +22,7 @@ from .trusted_files import (
     check_space as check_space,
     exchange as exchange,
     make_private_directory as make_private_directory,
+    may_pass as may_pass,
     read_bounded as read_bounded,
     read_deployed_secret as read_deployed_secret,
     read_secret as read_secret,

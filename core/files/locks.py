@@ -18,18 +18,22 @@ LOCK_PATIENCE_SECONDS = 5.0
 _LOCK_POLL_SECONDS = 0.02
 
 
+class LockHeld(StoreError):
+    """Somebody else does not release a lock."""
+
+
 @contextlib.contextmanager
 def locked(directory: Path, *, patience: float | None = None) -> Iterator[None]:
     """Hold the writers' lock of ``directory`` (flock(2) on the directory itself; gone when the process ends).
 
-    If somebody else holds it for more than ``patience`` seconds, this raises :class:`StoreError`: a job can lock any
+    If somebody else holds it for more than ``patience`` seconds, this raises :class:`LockHeld`: a job can lock any
     directory that it can open.
     """
     with opened_directory(directory, f"cannot open {directory}", follow=True) as descriptor:
         if patience is None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         elif not lock_within(descriptor, patience):
-            raise StoreError(f"another process holds the lock of {directory}", "end the process that does")
+            raise LockHeld(f"another process holds the lock of {directory}", "end the process that does")
         yield
 
 

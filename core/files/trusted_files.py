@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import secrets
 import stat
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sluice.core.errors import StoreError
+from sluice.core.errors import SluiceError, StoreError
 from sluice.core.files.untrusted_files import remove_untrusted
 
 SECRET_MODE = 0o600
@@ -24,6 +25,7 @@ _PASSED_ON = {("/", "dev"), ("/", "proc")}
 _SHARED_MEMORY = ("/", "dev", "shm")
 """A directory for everybody's files like ``/tmp``: its files are no inherited descriptors."""
 
+_OF_THE_SYSTEM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE})
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
@@ -162,6 +164,11 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def may_pass(error: SluiceError) -> bool:
+    """Whether an error was the system's and not the file's, such as a lack of descriptors: another try may succeed."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _OF_THE_SYSTEM
 
 
 def read_bounded(path: Path, limit: int = MAX_MATERIAL_BYTES) -> bytes:

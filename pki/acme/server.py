@@ -38,6 +38,7 @@ from sluice.pki.acme.store import AcmeStore
 from sluice.pki.acme.validation import Check, Validator
 from sluice.pki.issuing import HostRequest, IssuedHost
 from sluice.pki.revocation import Reason
+from sluice.pki.tls import network_of
 from sluice.pki.x509 import Profile
 
 _LOG = logging.getLogger(__name__)
@@ -164,7 +165,7 @@ class AcmeServer:
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         resource = "unknown"
         try:
-            self._limits.request(request.remote or "")
+            self._limits.request(network_of(request.remote or ""))
             resource, answer = await self._route(request)
             REQUESTS.labels(resource, "ok").inc()
         except AcmeProblem as problem:
@@ -222,7 +223,7 @@ class AcmeServer:
     async def _new_account(self, request: web.BaseRequest, body: bytes, _: re.Match[str]) -> _Answer:
         def work() -> tuple[Account, bool]:
             requester = self._requester(request, body, kid=False, jwk=True)
-            return self._accounts.open(requester, lambda: self._limits.new_account(request.remote or ""))
+            return self._accounts.open(requester, lambda: self._limits.new_account(network_of(request.remote or "")))
 
         account, made = await self._do(work)
         return self._of_account(account, status=201 if made else 200)
@@ -318,7 +319,7 @@ class AcmeServer:
     async def _revoke(self, request: web.BaseRequest, body: bytes, _: re.Match[str]) -> _Answer:
         def grant() -> tuple[Any, str]:
             requester = self._requester(request, body, jwk=True)
-            who = requester.account.id if requester.account else request.remote or ""
+            who = requester.account.id if requester.account else network_of(request.remote or "")
             self._limits.revocation(who)
             return self._revocations.grant(requester), who
 

@@ -13,6 +13,7 @@ from sluice.core import Clock, SluiceError, StoreError, write_public
 from sluice.pki.agent.policy import ManagedIdentity
 from sluice.pki.agent.published_identities import PublishedIdentities
 from sluice.pki.identities import (
+    LONGEST_RETRY,
     IdentityMaterial,
     Stamp,
     Urgency,
@@ -88,7 +89,9 @@ class IdentityRenewer:
         """Read the directory, renew if due, and warn; never raises for external errors."""
         self._take_in()
         now = self._clock()
-        if self._renewal is None and self._is_due(now) and (self._not_before is None or now >= self._not_before):
+        # A longer pause was not meant: the clock has been set back since.
+        pausing = self._not_before is not None and now < self._not_before <= now + LONGEST_RETRY
+        if self._renewal is None and self._is_due(now) and not pausing:
             self._renewal = asyncio.create_task(self._renew())
         if self._renewal is not None:
             await asyncio.wait({self._renewal}, timeout=self._patience)

@@ -76,7 +76,7 @@ from sluice.pki.errors import EnrolmentRefused, RateLimited
 from sluice.pki.issuing import SignedChain
 from sluice.pki.rate_limit import RateLimiter
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.tls import ConnectionLog, MutualTlsListener, TlsIdentity, peer_of, tls_object_of
+from sluice.pki.tls import ConnectionLog, MutualTlsListener, TlsIdentity, network_of, peer_of, tls_object_of
 from sluice.pki.x509 import DAMAGED_JSON, MAX_LEAF_LIFETIME, AuthorityKind
 
 _LOG = logging.getLogger(__name__)
@@ -306,7 +306,7 @@ class CaServer:
         return await asyncio.get_running_loop().run_in_executor(self._worker, issue)
 
     def _limit_stranger(self, request: web.BaseRequest) -> None:
-        _limit(self._per_address, request.remote or "")
+        _limit(self._per_address, network_of(request.remote or ""))
         _limit(self._in_all, "everybody")
 
 

@@ -38,6 +38,7 @@ from .known_authorities import (
     without_repeats as without_repeats,
 )
 from .renewal import (
+    LONGEST_RETRY as LONGEST_RETRY,
     Urgency as Urgency,
     is_due as is_due,
     is_superseded as is_superseded,

@@ -96,14 +96,15 @@ def algorithm_of(key: PublicKey) -> Algorithm:
 def advanced(ring: KeyRing, now: dt.datetime, algorithm: Algorithm = DEFAULT_ALGORITHM) -> KeyRing:
     """The key ring as it should be at ``now``.
 
-    Adds a key when the newest is old or not for ``algorithm``; drops keys whose last token has expired.
+    Adds a key when the newest is old or not for ``algorithm``; drops keys whose last token has expired, and the oldest
+    beyond :data:`MAX_KEYS`: nobody would read the file.
     """
     if not ring or now >= ring[-1].created + KEY_LIFETIME or ring[-1].algorithm != algorithm:
         ring = (*ring, JwtKey.generate(now, algorithm))
     kept = [
         key for key, successor in itertools.pairwise(ring) if now < successor.created + PUBLISH_AHEAD + MAX_LIFETIME
     ]
-    return (*kept, ring[-1])
+    return (*kept[1 - MAX_KEYS :], ring[-1])
 
 
 def signing_key(ring: KeyRing, now: dt.datetime) -> JwtKey:

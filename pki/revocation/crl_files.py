@@ -18,6 +18,7 @@ from sluice.core import (
     LOCK_PATIENCE_SECONDS,
     CrlRejected,
     Home,
+    LockHeld,
     StoreError,
     locked,
     paths_matching,
@@ -136,15 +137,17 @@ def _needs_complete(directory: Path) -> bool:
     return any((directory / name).exists() for name in (PEERS_FILE, COMPLETE_LISTS_FILE))
 
 
-def install_crls(directory: Path, pem: bytes, now: dt.datetime) -> bool:
+def install_crls(directory: Path, pem: bytes, now: dt.datetime, *, patience: float = LOCK_PATIENCE_SECONDS) -> bool:
     """Put the lists in ``pem`` into an identity directory; returns whether anything changed.
+
+    ``patience`` is how long to wait for the directory's lock, in seconds.
 
     Raises:
         CrlRejected: one of them is damaged, foreign, expired, or older than what is there; nothing was changed.
         StoreError: the directory cannot be read or written.
     """
     offered = load_crls(pem)
-    with locked(directory, patience=LOCK_PATIENCE_SECONDS):
+    with locked(directory, patience=patience):
         remove_leftovers(directory, CRL_FILE)
         anchors = read_certificates(directory / CA_FILE)
         path = directory / CRL_FILE
@@ -180,6 +183,7 @@ def push_crls(home: Home, lists: Sequence[RevocationList], now: dt.datetime) -> 
     revocation from the others.
     """
     changed, failed = [], []
+    patience = LOCK_PATIENCE_SECONDS
     try:
         outside = ExportedCertificates(home.pki).directories()
     except StoreError as error:
@@ -188,18 +192,23 @@ def push_crls(home: Home, lists: Sequence[RevocationList], now: dt.datetime) -> 
         try:
             trusted = {anchor.subject for anchor in read_certificates(directory / CA_FILE)}
             wanted = [each for each in lists if each.issuer in trusted]
-            if wanted and _push(directory, wanted, now, in_parts=applies_deltas(home, directory)):
+            if wanted and _push(directory, wanted, now, patience, in_parts=applies_deltas(home, directory)):
                 changed.append(directory)
         except (StoreError, CrlRejected) as error:
+            if isinstance(error, LockHeld):
+                patience = 0.0  # wait once in all: a job can lock the directories of all its processes
             if directory.exists():  # a job's directory may have gone meanwhile
                 failed.append(f"{directory}: {error}")
     return changed, failed
 
 
-def _push(directory: Path, lists: Sequence[RevocationList], now: dt.datetime, *, in_parts: bool) -> bool:
+def _push(
+    directory: Path, lists: Sequence[RevocationList], now: dt.datetime, patience: float, *, in_parts: bool
+) -> bool:
     if in_parts and any(each.in_parts for each in lists):
         try:
-            return install_crls(directory, b"".join(each.in_parts or each.pem for each in lists), now)
+            parts = b"".join(each.in_parts or each.pem for each in lists)
+            return install_crls(directory, parts, now, patience=patience)
         except CrlRejected as error:
             _LOG.warning("installing complete CRLs in %s, because the deltas are refused: %s", directory, error)
-    return install_crls(directory, b"".join(each.pem for each in lists), now)
+    return install_crls(directory, b"".join(each.pem for each in lists), now, patience=patience)

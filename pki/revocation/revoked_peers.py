@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.core import FileStamp, PeerRefused, PkiError, StoreError, file_stamp, read_bounded
+from sluice.core import FileStamp, PeerRefused, PkiError, StoreError, file_stamp, may_pass, read_bounded
 from sluice.pki.revocation.crl import EXPIRY_GRACE, MAX_CRL_BYTES, RevocationList, Revoked, load_crls
 from sluice.pki.revocation.crl_files import CRL_FILE, take_newer
 from sluice.pki.x509 import key_id
@@ -129,6 +129,8 @@ class RevokedPeers:
             self._seen = (stamp, anchors)
             offered = load_crls(read_bounded(self._path, MAX_CRL_BYTES))
         except PkiError as error:
+            if may_pass(error):
+                self._seen = (None, ())
             return self._keep([error])
         merged, refused = take_newer(self._lists, offered, anchors, self._clock(), grace=EXPIRY_GRACE)
         changed = {issuer for issuer in merged if merged[issuer].pem != self._pem(issuer)}

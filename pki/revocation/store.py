@@ -189,7 +189,8 @@ class RevocationStore:
             remove_leftovers(directory)
             record = self._read(directory)
             last = self._last_update(authority.certificate, authority.kind)
-            kept = tuple(entry for entry in record.revoked if not _outlived(entry, last, now))
+            # What bars an identity stays: only an operator lifts that.
+            kept = tuple(entry for entry in record.revoked if entry.barred or not _outlived(entry, last, now))
             drop_parts(directory)
             self._sign(authority, directory, _Record(record.number, kept), now)
 

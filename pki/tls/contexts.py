@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from cryptography import x509
 
-from sluice.core import PeerRefused, StoreError
+from sluice.core import PeerRefused, StoreError, may_pass
 from sluice.pki.channels import PeerPolicy
 from sluice.pki.identities import IdentityMaterial, Stamp, read_identity, stamp_of
 from sluice.pki.revocation import CertificateId, RevokedPeers, describe_revoked
@@ -126,6 +126,8 @@ class TlsIdentity:
             self._refused_stamp = stamp
             generation = self._read_next()
         except StoreError as error:
+            if may_pass(error):
+                self._refused_stamp = None
             _LOG.warning("keeping the current certificate of %s: %s", present.material.spiffe_id, error)
             return present
         self._generation, self._refused_stamp = generation, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -51,8 +52,10 @@ class ServerAuthListener(MutualTlsListener, ABC):
         if (gone := self._strangers.add(transport, host)) is not None:
             self.refused += 1
             gone.abort()
-        asyncio.get_running_loop().call_later(self._connection_seconds, self._end, transport)
+        # A weak reference: otherwise each closed connection would stay in memory with its buffers until then.
+        asyncio.get_running_loop().call_later(self._connection_seconds, self._end, weakref.ref(transport))
 
-    def _end(self, transport: asyncio.Transport) -> None:
-        self._strangers.discard(transport)
-        transport.abort()
+    def _end(self, reference: weakref.ref[asyncio.Transport]) -> None:
+        if (transport := reference()) is not None:
+            self._strangers.discard(transport)
+            transport.abort()

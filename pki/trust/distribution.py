@@ -15,7 +15,16 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sluice.core import LOCK_PATIENCE_SECONDS, CrlRejected, Home, StoreError, file_stamp, locked, write_public
+from sluice.core import (
+    LOCK_PATIENCE_SECONDS,
+    CrlRejected,
+    Home,
+    LockHeld,
+    StoreError,
+    file_stamp,
+    locked,
+    write_public,
+)
 from sluice.pki.authorities import trust_domain_of
 from sluice.pki.identities import CA_FILE, CHAIN_FILE, MAX_ANCHORS, Stamp, is_authority, read_certificates
 from sluice.pki.revocation import CRL_FILE, identity_directories, install_crls, load_crls
@@ -45,7 +54,7 @@ class TrustBundle:
         return cls(tuple(anchors), ca_pem, tuple(each.public_bytes(Encoding.PEM) for each in lists))
 
 
-def replace_anchors(directory: Path, bundle: TrustBundle) -> bool:
+def replace_anchors(directory: Path, bundle: TrustBundle, *, patience: float = LOCK_PATIENCE_SECONDS) -> bool:
     """Put the anchors of ``bundle`` into an identity directory; returns whether anything changed.
 
     Raises:
@@ -53,7 +62,7 @@ def replace_anchors(directory: Path, bundle: TrustBundle) -> bool:
             could not be written; nothing was changed.
     """
     # The lock of writers of a whole identity: an old bundle must not overwrite a new one.
-    with locked(directory.parent, patience=LOCK_PATIENCE_SECONDS):
+    with locked(directory.parent, patience=patience):
         present = read_certificates(directory / CA_FILE)
         if tuple(present) == bundle.anchors:
             return False
@@ -66,17 +75,21 @@ def replace_anchors(directory: Path, bundle: TrustBundle) -> bool:
     return True
 
 
-def install_trust(directory: Path, bundle: TrustBundle, now: dt.datetime) -> bool:
+def install_trust(
+    directory: Path, bundle: TrustBundle, now: dt.datetime, *, patience: float = LOCK_PATIENCE_SECONDS
+) -> bool:
     """Put anchors and CRLs into an identity directory that trusts one of the anchors; returns whether anything changed.
+
+    ``patience`` is how long to wait for each lock, in seconds.
 
     Raises:
         StoreError: as :func:`replace_anchors`.
         CrlRejected: a CRL was refused; the others were installed.
     """
     # 1. Anchors first: a CRL is only valid beside the anchor that signed it.
-    changed = replace_anchors(directory, bundle)
+    changed = replace_anchors(directory, bundle, patience=patience)
     # 2. Each CRL by itself: a bad one does not block the others.
-    return _install_lists(directory, bundle.lists, now) or changed
+    return _install_lists(directory, bundle.lists, now, patience) or changed
 
 
 class TrustPusher:
@@ -107,17 +120,20 @@ class TrustPusher:
         """
         changed: list[Path] = []
         failed: dict[Path, str] = {}
+        patience = LOCK_PATIENCE_SECONDS
         found = dict.fromkeys((*self._directories, *identity_directories(self._home)))
         for directory in found:
             stamp = _stamp(directory)
             if self._done.get(directory) == stamp:
                 continue
             try:
-                if self._serve(directory, now):
+                if self._serve(directory, now, patience):
                     # Check it again next time: somebody else may have written after us.
                     changed.append(directory)
                     continue
             except StoreError as error:
+                if isinstance(error, LockHeld):
+                    patience = 0.0  # wait once in all: a job can lock the directories of all its processes
                 if directory.exists():  # a job's directory may have gone meanwhile
                     failed[directory] = f"{directory}: {error}"
                 continue
@@ -128,13 +144,13 @@ class TrustPusher:
             del self._done[gone]
         return changed, failed
 
-    def _serve(self, directory: Path, now: dt.datetime) -> bool:
+    def _serve(self, directory: Path, now: dt.datetime, patience: float) -> bool:
         if not (directory / CA_FILE).exists():
             return False
         present = set(read_certificates(directory / CA_FILE))
         for bundle in self._bundles:
             if present & set(bundle.anchors):
-                return install_trust(directory, bundle, now)
+                return install_trust(directory, bundle, now, patience=patience)
         if self._bundles and directory in self._directories:
             raise _nothing_in_common(directory)
         return False
@@ -147,12 +163,12 @@ def _nothing_in_common(directory: Path) -> StoreError:
     )
 
 
-def _install_lists(directory: Path, lists: Sequence[bytes], now: dt.datetime) -> bool:
+def _install_lists(directory: Path, lists: Sequence[bytes], now: dt.datetime, patience: float) -> bool:
     changed = False
     refused: list[CrlRejected] = []
     for each in lists:
         try:
-            changed = install_crls(directory, each, now) or changed
+            changed = install_crls(directory, each, now, patience=patience) or changed
         except CrlRejected as error:
             refused.append(error)
     if refused:

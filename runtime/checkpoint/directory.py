@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
@@ -24,9 +24,9 @@ from sluice.core import (
     walk_untrusted,
 )
 from sluice.runtime.checkpoint.errors import CheckpointsUnavailable, StreamingMisconfigured
+from sluice.runtime.checkpoint.ledger import MAX_QUERIES
 
 COPY_BYTES = 1 << 20
-MAX_QUERIES = 1_000
 _BATCH = re.compile(r"[0-9]{1,18}")
 _JOB_ID = re.compile(r"[0-9a-f]{32}")
 _FSSPEC_NAMES = {"s3a": "s3", "s3n": "s3"}
@@ -152,10 +152,11 @@ class CheckpointDirectory:
         """The URL for Spark, below which the job's queries keep their checkpoints."""
         return f"{self.folder.url}/{_checked(job_id)}"
 
-    def committed(self, job_id: str) -> dict[str, int]:
-        """The last committed batch of each query of a job."""
+    def committed(self, job_id: str, wanted: Collection[str]) -> dict[str, int]:
+        """The last committed batch of each of the ``wanted`` queries of a job, at most :data:`MAX_QUERIES`."""
         found: dict[str, int] = {}
-        for name in self.folder.names(_checked(job_id))[:MAX_QUERIES]:
+        present = [name for name in self.folder.names(_checked(job_id)) if name in wanted]
+        for name in present[:MAX_QUERIES]:
             batches = [int(each) for each in self.folder.names(job_id, name, "commits") if _BATCH.fullmatch(each)]
             if batches:
                 found[name] = max(batches)

@@ -14,6 +14,8 @@ from sluice.runtime.messages import Message, StreamingQuery, StreamingState
 
 HISTORY = 20
 """Number of latest checkpoints that are shown."""
+MAX_QUERIES = 1_000
+"""Most queries of a checkpoint. Of more, the oldest ones that the driver no longer reports are left out."""
 
 
 class QueryCheckpoint(Message, frozen=True):
@@ -94,6 +96,10 @@ class CheckpointLedger:
                 committed[query.name] = QueryCheckpoint(query_id=query.id, name=query.name, batch=query.batch)
         if not batches:
             return None
+        reported = {query.name for query in state.queries}
+        ended = [name for name in committed if name not in reported]
+        for name in ended[: max(0, len(committed) - MAX_QUERIES)]:
+            del committed[name]
         checkpoint = Checkpoint(
             number=(before.number if before is not None else 0) + batches,
             attempt=self.attempt,
@@ -106,6 +112,7 @@ class CheckpointLedger:
     def unnamed(self) -> list[str]:
         """Ids of queries without a name, each returned once. No later attempt can find their checkpoints."""
         new = [each.id for each in self._queries if not each.name and each.id not in self._unnamed]
+        new = new[: MAX_QUERIES - len(self._unnamed)]
         self._unnamed.update(new)
         return new
 

@@ -108,7 +108,7 @@ class Savepoints:
         """
         job_id = savepoint.job_id
         # Read before the listing below, which then contains all files of these batches.
-        committed = self._checkpoints.committed(job_id)
+        committed = self._checkpoints.committed(job_id, {each.name for each in savepoint.checkpoint.queries})
         missing = [each.name for each in savepoint.checkpoint.queries if each.name not in committed]
         if missing or not committed:
             raise SavepointFailed(f"job {job_id} has no committed batch of {', '.join(missing) or 'any query'}")

@@ -55,7 +55,12 @@ class RelayEnvoy:
         ]
         while True:
             self._restarted()
-            process = await self._start(argv)
+            try:
+                process = await self._start(argv)
+            except OSError as error:  # no memory, process or descriptor is free now; nobody else would start it later
+                _LOG.error("the egress relay cannot be started, and is started again soon: %s", error)
+                await asyncio.sleep(RESTART_SECONDS)
+                continue
             self.pid = process.pid
             try:
                 ended = await process.wait()

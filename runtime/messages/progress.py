@@ -35,6 +35,10 @@ class JobProgress(Message, frozen=True):
 
 MAX_STAGES = 300
 """Maximum number of stages of a job in a report: the latest ones."""
+MAX_PARENTS = 50
+MAX_OPERATORS = 20
+MAX_QUANTILES = 5
+"""Maximum numbers for each stage. A driver is not trusted: its listener cuts its reports, and more is refused here."""
 
 
 class StageState(enum.StrEnum):
@@ -65,8 +69,8 @@ class StageReport(Message, frozen=True):
     tasks_finished: int
     tasks_failed: int
     description: str = ""
-    parents: tuple[int, ...] = ()
-    operators: tuple[str, ...] = ()
+    parents: Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_PARENTS)] = ()
+    operators: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_OPERATORS)] = ()
     started_at: int = 0
     ended_at: int = 0
     failure: str = ""
@@ -78,13 +82,13 @@ class StageReport(Message, frozen=True):
     disk_spilled_bytes: int = 0
     run_ms: int = 0
     gc_ms: int = 0
-    task_ms: tuple[int, ...] = ()
+    task_ms: Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_QUANTILES)] = ()
 
 
 class StageTable(Message, frozen=True):
     """The stages of a driver attempt, without ``left_out`` older ones."""
 
-    stages: tuple[StageReport, ...] = ()
+    stages: Annotated[tuple[StageReport, ...], msgspec.Meta(max_length=MAX_STAGES)] = ()
     left_out: int = 0
 
 

@@ -64,7 +64,8 @@ def shown_body(page: UiPage, base: str) -> bytes:
     """The body with links that the gateway accepts: without trailing slashes in paths."""
     if page.media != HTML:
         return page.body
-    link = rb"(" + re.escape(base).encode() + rb"(?:/[A-Za-z0-9._~-]+)*)/(?=[\"'?#&])"
+    # Matches every path, also without a slash at its end, and never goes back: a job chooses the content of its pages.
+    link = rb"(" + re.escape(base).encode() + rb"(?:/[A-Za-z0-9._~-]+)*+)(?:/(?=[\"'?#&]))?"
     return re.sub(link, rb"\1", page.body)
 
 

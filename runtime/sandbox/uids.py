@@ -46,7 +46,8 @@ def change_owner(path: Path, uid: int) -> None:
         if not stat.S_ISDIR(os.fstat(top).st_mode):
             _change_owner_of_file(top, path, uid)
             return
-        for where, _, names, fd in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+        # The top comes last: its owner shows that everything below has been changed, even after a kill in between.
+        for where, _, names, fd in os.fwalk(".", topdown=False, dir_fd=top, follow_symlinks=False):
             for name in names:
                 _change_owner_of_entry(fd, path / where / name, uid)
             os.fchown(fd, uid, uid)

@@ -22,7 +22,10 @@ EARLIER_FILE = "connections.1.jsonl"
 MAX_EVIDENCE_LINES = 1000
 """Maximum number of lines in one file. Of both files together, the latest lines up to this number are kept."""
 
-MAX_EVIDENCE_BYTES = MAX_EVIDENCE_LINES * 4096
+MAX_LINE_BYTES = 4096
+"""Longer lines are left out: a job can write any, and the records of ended processes stay in memory."""
+
+MAX_EVIDENCE_BYTES = MAX_EVIDENCE_LINES * MAX_LINE_BYTES
 
 
 class _Header(msgspec.Struct, forbid_unknown_fields=True):
@@ -61,7 +64,7 @@ def _lines(reports_dir: Path, name: str) -> list[bytes]:
     except (OSError, UnsafeFile):
         return []
     lines = data.split(b"\n")[:-1]
-    return lines[1:] if skipped else lines
+    return [line for line in (lines[1:] if skipped else lines) if len(line) <= MAX_LINE_BYTES]
 
 
 def _before(lines: Iterable[bytes]) -> int | None:

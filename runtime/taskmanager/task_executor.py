@@ -330,10 +330,13 @@ class TaskExecutor(RpcEndpoint):
 
     async def release_job(self, job_id: str) -> None:
         """End the driver and executors of a job that is over, free its slots, and keep only its logs."""
-        return self.deferred(self._release(job_id))
+        # If the caller stops waiting, this call is cancelled; the job must be released all the same.
+        return self.deferred(asyncio.shield(self.hand_off(self._release(job_id), failed=self.note_failure)))
 
     async def _release(self, job_id: str) -> None:
         await asyncio.gather(*(self._end_slot(request.allocation_id) for request in self._slots.of_job(job_id)))
+        if self._slots.of_job(job_id):
+            return  # its next attempt has begun here meanwhile
         self._executors.release_job(job_id)
         self._drivers.release_job(job_id)
         async with self._trimming:

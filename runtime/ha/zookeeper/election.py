@@ -146,10 +146,11 @@ class ZooKeeperElection:
             standing_by()
             await self._moved.wait()
             self._check_session()
+        await self._secure_pointers(session)
+        # After the pointers, which may be many: the leadership is certain only for a while from here on.
         asked_at = time.monotonic()
         if not await session.exists(latch):
             raise NoNodeError
-        await self._secure_pointers(session)
         return ZooKeeperLeadership(session, root=self._root, latch=latch, acl=self._acl, confirmed_at=asked_at)
 
     def _changed(self, state: str) -> None:

@@ -69,7 +69,8 @@ class CheckpointRecorder:
             restored = await asyncio.to_thread(self._savepoints.restore, savepoint, self._job_id)
         else:
             return None
-        committed = await asyncio.to_thread(self._directory.committed, self._job_id)
+        names = {each.name for each in restored.queries}
+        committed = await asyncio.to_thread(self._directory.committed, self._job_id, names)
         missing = missing_batches(restored, committed)
         if missing:
             raise CheckpointLost(missing, f"restore {self.location}, or submit the job again from a savepoint")

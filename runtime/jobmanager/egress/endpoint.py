@@ -28,7 +28,7 @@ from sluice.runtime.jobmanager.egress.exchange import Exchange
 from sluice.runtime.jobmanager.egress.ledger import EgressLedger, unknown_job
 from sluice.runtime.jobmanager.errors import JobNotFound
 from sluice.runtime.jobmanager.gateways import DispatcherGateway, EgressConnections, EgressInternalGateway, JobOrigin
-from sluice.runtime.rpc import RpcEndpoint
+from sluice.runtime.rpc import RemotePeer, RpcEndpoint
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,10 +55,18 @@ class EgressEndpoint(RpcEndpoint):
         ledger.began_leading()
         self._unavailable = False
         self._turns: dict[str, _Turns] = {}
+        self._reporters: dict[str, RemotePeer] = {}
+
+    async def on_stop(self) -> None:
+        """Forget what was open: the next leader gets the reports."""
+        self._ledger.forget_open()
 
     async def report_egress(self, report: EgressReport) -> EgressReceipt:
         """Record the rows of a report, and decide about its targets."""
-        caller = self.caller.identity
+        caller, peer = self.caller.identity, self.caller.peer
+        if peer is not None and self._reporters.get(str(caller)) is not peer:
+            self._reporters[str(caller)] = peer
+            self.watch(peer, self._reporter_gone, str(caller), peer)
         job_ids = {row.job_id for row in report.rows} | {target.job_id for target in report.targets}
         return self.deferred(self._report(report, caller, job_ids))
 
@@ -77,6 +85,11 @@ class EgressEndpoint(RpcEndpoint):
             since=self._ledger.since,
             forgotten=self._ledger.may_have_forgotten(job_id),
         )
+
+    def _reporter_gone(self, reporter: str, peer: RemotePeer) -> None:
+        if self._reporters.get(reporter) is peer:
+            del self._reporters[reporter]
+            self._ledger.note_open(reporter, 0)
 
     async def _report(self, report: EgressReport, caller: SpiffeId, job_ids: set[str]) -> EgressReceipt:
         origins = [await self._origin(each) for each in sorted(job_ids)]

@@ -70,6 +70,11 @@ class EgressLedger:
             self._open[reporter] = targets
         OPEN.set(sum(self._open.values()))
 
+    def forget_open(self) -> None:
+        """Forget which connections are open."""
+        self._open.clear()
+        OPEN.set(0)
+
     def note_lost(self, count: int) -> None:
         """Count rows that were dropped before they were reported."""
         DROPPED.inc(count)

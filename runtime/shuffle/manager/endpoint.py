@@ -237,7 +237,13 @@ class ShuffleManager(FencedRpcEndpoint):
         names = await self._allowed_workers(job, request)
         if len(names) < request.replicas:
             raise NoShuffleService(explain_shortage(self._states(), request.replicas), "see `sluice shuffle status`")
-        self._jobs.place(job, request.shuffle_number, Shuffle(request.partitions, names))
+        known = job.shuffles.get(request.shuffle_number)
+        if known is not None:
+            # The next JobMaster asks again. Outputs may be on the workers of before, or on their successors.
+            registered = {each.name for each in self._workers.all}
+            names = tuple(dict.fromkeys((*names, *(each for each in known.workers if each in registered))))
+        successors = known.successors if known is not None else {}
+        self._jobs.place(job, request.shuffle_number, Shuffle(request.partitions, names, successors))
         return ShuffleAllocation(
             shuffle_number=request.shuffle_number,
             workers=tuple(self._workers.address(name) for name in names),

@@ -76,8 +76,11 @@ class HandOvers:
             self._under_way.discard(worker.name)
 
     async def _find_older_shuffles(self, worker: Worker) -> int:
-        """Ask a worker which shuffles of recovered jobs it keeps; returns for how many jobs it did not answer."""
-        link, unanswered = self._links.get(worker.name), 0
+        """Ask a worker which shuffles of recovered jobs it keeps; returns for how many jobs it did not answer.
+
+        A worker that has not sent a report yet counts as one job.
+        """
+        link, unanswered = self._links.get(worker.name), 0 if worker.reported else 1
         for kept in worker.report.jobs if link is not None else ():
             job = self._jobs.get(kept.job_id)
             if link is None or job is None or not job.recovered or not kept.bytes:

@@ -36,12 +36,14 @@ class Worker:
 
     ``allowed`` are the jobs that it knows. ``hints`` maps a job to the time when it reported the worker as unreachable.
     ``handed_over`` is set when the worker is drained and other workers have all of its data.
+    ``reported`` is set when this instance has sent a report: before, what it keeps is unknown.
     """
 
     registration: WorkerRegistration
     connected: bool = True
     drained: bool = False
     handed_over: bool = False
+    reported: bool = False
     reason: str = ""
     heard_at: float = 0.0
     report: WorkerReport = field(default_factory=WorkerReport)
@@ -118,7 +120,7 @@ class WorkerTable:
         else:
             if worker.registration.instance != registration.instance:
                 worker.drained, worker.handed_over = registration.draining, False
-                worker.report = WorkerReport()
+                worker.report, worker.reported = WorkerReport(), False
             worker.registration, worker.connected, worker.reason = registration, True, ""
             worker.hints.clear()
             worker.returns.append(now)
@@ -132,7 +134,7 @@ class WorkerTable:
         worker = self.get(name)
         if not worker.connected:
             raise WorkerUnknown(f"ShuffleWorker {name} is not registered", "register again")
-        worker.report, worker.heard_at = report, self._clock()
+        worker.report, worker.reported, worker.heard_at = report, True, self._clock()
         self._monitor.beat(name)
         return worker
 

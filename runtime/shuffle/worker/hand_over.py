@@ -108,6 +108,13 @@ class HandOvers:
         running = [each.task for each in self._shuffles.values() if each.task is not None]
         await end_tasks(*running)
 
+    def forget(self, job_id: str, number: int | None = None) -> None:
+        """Forget a shuffle that was released, or all of a job: its files stay open as long as it is known here."""
+        for key in [each for each in self._shuffles if each[0] == job_id and number in {None, each[1]}]:
+            released = self._shuffles.pop(key)
+            if released.task is not None:
+                released.task.cancel()
+
 
 async def _run(identity: TlsIdentity, shuffle: _Shuffle) -> None:
     try:

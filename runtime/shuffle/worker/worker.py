@@ -69,12 +69,14 @@ class ShuffleWorker:
         """Close the job's connections and remove all its data. An unknown job is no error."""
         await asyncio.to_thread(self._store.release_job, job_id)
         self._server.end_sessions(job_id)
+        self._hand_overs.forget(job_id)
 
     async def release_shuffle(self, job_id: str, shuffle: int) -> None:
         """Remove the data of one shuffle. An unknown shuffle is no error."""
         for job in self._store.jobs():
             if job.job_id == job_id:
                 await asyncio.to_thread(job.release_shuffle, shuffle)
+        self._hand_overs.forget(job_id, shuffle)
 
     def jobs(self) -> tuple[str, ...]:
         """The jobs that are served, and recovered jobs that the caller must allow or release."""

@@ -81,8 +81,11 @@ class FetchConnection:
             fetch = self._next(ready)
             try:
                 self._answer(fetch)
-            except RetryableQuotaExceeded:
-                self._job.connections.budget.wait(NO_ROOM_SECONDS)
+            except RetryableQuotaExceeded as error:
+                if fetch.window is None:  # a batch for a follower cannot be located again: the reader asks again
+                    self._fail(error, fetch.header)
+                else:
+                    self._job.connections.budget.wait(NO_ROOM_SECONDS)
             except ShuffleError as error:
                 self._fail(error, fetch.header)
 

@@ -22,7 +22,13 @@ from sluice.runtime.shuffle.data_plane import (
     Share,
     ShuffleError,
 )
-from sluice.runtime.shuffle.worker.storage.budget import ANNOUNCED_BYTES, SHARE_BYTES, Holding, unlimited
+from sluice.runtime.shuffle.worker.storage.budget import (
+    ANNOUNCED_BYTES,
+    READER_BYTES,
+    SHARE_BYTES,
+    Holding,
+    unlimited,
+)
 
 Clock = Callable[[], float]
 
@@ -229,8 +235,9 @@ class AnnouncedMaps:
         cursor = ShareCursor(self, share, partitions, maps_received, patience, clock=self._clock)
         with self._lock:
             written = self._written(share)
+            if written.gone.pop(partitions, None) is None:  # otherwise its charge goes on
+                self._holding.take(READER_BYTES)
             written.readers.add(cursor)
-            written.gone.pop(partitions, None)
         self.take(cursor, bytes_taken)
         return cursor
 
@@ -241,9 +248,12 @@ class AnnouncedMaps:
             if reader in written.readers:
                 written.readers.discard(reader)
                 written.taken -= reader.bytes_taken
+                remembered = len(written.gone)
                 if not reader.complete and len(written.gone) <= MAX_GONE_READERS:
                     full = len(written.gone) == MAX_GONE_READERS
                     written.gone[(0, 0) if full else reader.partitions] = 0 if full else reader.maps_received
+                if len(written.gone) == remembered:
+                    self._holding.charge(-READER_BYTES)
 
     def take(self, reader: ShareCursor, size: int) -> None:
         """Record that a reader took ``size`` more bytes."""

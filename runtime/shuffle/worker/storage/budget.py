@@ -29,6 +29,8 @@ ANNOUNCED_BYTES = 64
 """An announced map, in addition to :data:`MAP_BYTES`."""
 SHARE_BYTES = 1 << 10
 """A share of a shuffle: its progress, or the error that keeps it from being complete."""
+READER_BYTES = 256
+"""A reader of a share, or the progress of one that left early."""
 FRAME_BYTES = 1 << 10
 """A frame without its data and table, or a run without its maps and rows."""
 ROW_BYTES = 16

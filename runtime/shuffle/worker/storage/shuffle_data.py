@@ -254,7 +254,7 @@ class ShuffleData:
             size = sum(lease.size for lease in leases)
             try:
                 runs, lost = self._files.write_frames(frames, size, self._pool.view)
-            except ShuffleError:
+            except BaseException:  # whatever it is, the frames must not be lost: their maps may still be committed
                 with self._lock:
                     self._frames.put_back(frames)
                     self._unwritten = commits + self._unwritten

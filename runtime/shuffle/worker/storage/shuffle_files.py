@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import shutil
 import threading
@@ -73,8 +74,11 @@ class ShuffleFiles:
             MapUnknown: the shuffle was released.
         """
         for _ in range(len(self._disks.all) + 1):
-            with self._choosing:
-                number = self._choose()
+            try:
+                with self._choosing:
+                    number = self._choose()
+            except OSError:  # that disk is excluded now: choose another one
+                continue
             try:
                 return number, write(self.volumes[number])
             except OSError as error:
@@ -160,7 +164,14 @@ class ShuffleFiles:
         if chosen in self._disk_of:
             return self._disk_of.index(chosen)
         reuse = functools.partial(self._spares.reuse, self._job_id, chosen.path)
-        self._add(chosen, Volume(chosen.path / self._name, prepare=reuse, on_growth=self._holding.store))
+        try:
+            volume = Volume(chosen.path / self._name, prepare=reuse, on_growth=self._holding.store)
+        except OSError as error:
+            if error.errno in {errno.EMFILE, errno.ENFILE}:  # not a fault of the disk
+                raise DiskFailed(f"cannot open files of shuffle {self._name}: {error.strerror}") from error
+            self._disks.exclude(chosen, error)
+            raise
+        self._add(chosen, volume)
         return len(self.volumes) - 1
 
     def _add(self, disk: Disk, volume: Volume) -> Volume:

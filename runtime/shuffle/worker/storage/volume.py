@@ -12,6 +12,7 @@ from __future__ import annotations
 import array
 import bisect
 import contextlib
+import errno
 import itertools
 import os
 import struct
@@ -24,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from awscrt.checksums import crc32c  # type: ignore[import-untyped]  # has no types
 
-from sluice.core import make_private_directory
+from sluice.core import StoreError, make_private_directory
 from sluice.runtime.shuffle.data_plane import DATA_ENTRY, DiskFailed, MapUnknown, SegmentCorrupt
 
 ROW = np.dtype([*[(name, DATA_ENTRY[name]) for name in DATA_ENTRY.names or ()], ("offset", "<u8")])
@@ -114,6 +115,9 @@ class Volume:
         directory: the directory of the files.
         prepare: may put an old file at the path of ``data``. Without an index, it is overwritten from the beginning.
         on_growth: called with the number of bytes by which the files grow.
+
+    Raises:
+        OSError: the files cannot be opened.
     """
 
     def __init__(
@@ -130,8 +134,8 @@ class Volume:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             self._data = os.open(self.data, flags, _FILE_MODE)
             self._index = os.open(directory / "index", flags, _FILE_MODE)
-        except OSError as error:
-            raise DiskFailed(f"cannot open {directory}: {error.strerror or error}") from error
+        except StoreError as error:
+            raise OSError(errno.EIO, error.what) from error
         self._lock = threading.Lock()
         self.data_end = 0
         self._index_end = 0

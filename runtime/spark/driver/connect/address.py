@@ -23,6 +23,6 @@ def published_port(work: Path) -> int:
     """The port that the session in the directory ``work`` has published; 0: there is no valid one."""
     try:
         address = msgspec.json.decode(read_untrusted(work, ADDRESS_FILE, limit=MAX_ADDRESS_BYTES), type=_Address)
-    except (FileNotFoundError, SluiceError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (FileNotFoundError, SluiceError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return 0
     return address.port if 0 < address.port < 65536 else 0

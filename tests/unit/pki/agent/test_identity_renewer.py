@@ -249,3 +249,12 @@ async def test_an_identity_is_renewed_at_once_after_a_rotation_and_reported(worl
     assert world.issuer.asked == 2, "once is enough"
     reporter.close()
     assert read_reports(world.directory) == ([], [])
+
+
+async def test_a_pause_after_a_failure_does_not_outlast_a_clock_that_is_set_back(world: World) -> None:
+    """The clock is 14 hours ahead when the renewal fails, until the machine knows the time."""
+    first = await world.after()
+    world.issuer.failure = CertificateRejected("not now")
+    assert await world.after(hours=14) == first
+    world.issuer.failure = None
+    assert await world.after(hours=-1, minutes=-30) not in {first, None}, "it is due, and the pause is longer than any"

@@ -6,7 +6,7 @@ import base64
 import datetime as dt
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jwt
 import msgspec
@@ -304,3 +304,14 @@ def test_a_damaged_jwt_key_file_is_an_error_and_is_not_overwritten(tmp_path: Pat
 def test_nothing_is_signed_without_a_key(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no JWT signing key"):
         LocalJwtAuthority(tmp_path, "sluice.local", lambda: NOW).sign(ME, ["reports"], LIFETIME)
+
+
+def test_two_authorities_that_disagree_about_the_algorithm_leave_a_readable_key_file(tmp_path: Path) -> None:
+    both = [
+        LocalJwtAuthority(tmp_path, "sluice.local", lambda: NOW, algorithm=algorithm)
+        for algorithm in get_args(Algorithm)
+    ]
+    for _ in range(MAX_KEYS):
+        for authority in both:
+            authority.refresh()
+    assert both[0].sign(ME, ["reports"], LIFETIME)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, CrlRejected, StoreError
+from sluice.core.files import LOCK_PATIENCE_SECONDS, locked
 from sluice.core.home import Home
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_certificates
@@ -312,3 +314,44 @@ def test_a_restored_authority_without_its_key_remembers_the_lowest_crl_number_to
     current = world.again.current(ROOT)
     assert current is not None
     assert current.number > 10**9
+
+
+def test_an_identity_stays_barred_after_its_revoked_certificate_has_expired(world: World, tmp_path: Path) -> None:
+    target = world.issue(tmp_path / "tm")
+    world.store.revoke(INTERNAL, [target], Reason.KEY_COMPROMISE)
+    for hours in (13, 26, 39, 52):
+        world.now = START + hours * HOUR
+        world.store.refresh(INTERNAL)
+    assert world.again.barred(INTERNAL, TASKMANAGER) is not None
+    with pytest.raises(CertificateRejected, match="key-compromise"):
+        world.issue(tmp_path / "tm")
+    world.store.reinstate(INTERNAL, TASKMANAGER)
+    world.now += 13 * HOUR
+    world.store.refresh(INTERNAL)
+    current = world.store.current(INTERNAL)
+    assert current is not None
+    assert not current.revoked, "lifted: it is dropped like the others"
+
+
+def test_a_job_that_locks_all_its_identities_delays_a_push_of_crls_only_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = world.home.root / "work" / "tm-1" / "jobs" / JOB
+    identities = [jobs / f"executor-{number}" / "identity" for number in range(4)]
+    for number, directory in enumerate(identities):
+        world.issue(directory, SpiffeId.executor("sluice.local", JOB, number))
+    world.store.revoke(INTERNAL, [RevocationTarget(7)], Reason.SUPERSEDED)
+    waits: list[float | None] = []
+
+    def held(directory: Path, *, patience: float | None = None) -> contextlib.AbstractContextManager[None]:
+        waits.append(patience)
+        return locked(directory, patience=0)
+
+    monkeypatch.setattr("sluice.pki.revocation.crl_files.locked", held)
+    with contextlib.ExitStack() as stack:
+        for directory in identities:
+            stack.enter_context(locked(directory, patience=0))
+        _, failed = push_crls(world.home, world.store.lists(), world.now)
+    assert len(failed) == len(identities)
+    assert waits == [LOCK_PATIENCE_SECONDS, 0, 0, 0]
+    assert push_crls(world.home, world.store.lists(), world.now) == (identities, [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import errno
 import ssl
 from collections.abc import Callable, Iterator, Set as AbstractSet
 from pathlib import Path
@@ -9,11 +11,18 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from sluice.core.errors import StoreError
 from sluice.pki.channels import PeerPolicy
 from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_certificates
 from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.crl_files import install_crls
+from sluice.pki.revocation.revoked_peers import RevokedPeers
+from sluice.pki.revocation.store import RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.profiles import AuthorityKind
 
 CONFIG = PkiConfig(trust_domain="td")
 WORKER = SpiffeId.process("td", Role.TASKMANAGER, "tm-1")
@@ -71,3 +80,49 @@ def test_a_tls_context_of_a_replaced_identity_generation_is_not_cached(tmp_path:
     assert before != trusted, "the racing context was made of the generation that was replaced meanwhile"
     assert anchors(context_for(PeerPolicy("td", ROLES))) == trusted
     assert context_for(PeerPolicy("td", ROLES)) is context_for(racing), "the new context is kept"
+
+
+def test_a_renewed_identity_that_could_not_be_read_for_a_moment_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lack of descriptors is the system's fault; a damaged file is not read again until it changes."""
+    directory = tmp_path / "tm-1"
+    issuer = issue(directory, tmp_path / "authorities")
+    identity = TlsIdentity(directory)
+    before = identity.material
+    issuer.issue_to(directory, WORKER)
+
+    def fail(_: Path) -> None:
+        raise StoreError("cannot read key.pem") from OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sluice.pki.tls.contexts.read_identity", fail)
+        assert identity.material is before
+    assert identity.material is not before
+
+
+def test_a_revocation_that_could_not_be_read_for_a_moment_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "tm-1"
+    issuer = issue(directory, tmp_path / "authorities")
+    issuer.revocations.revoke(AuthorityKind.INTERNAL, [RevocationTarget(7)], Reason.SUPERSEDED)
+    issuer.issue_to(directory, WORKER)
+    now = [0.0]
+    anchors = read_certificates(directory / "ca.pem")
+    peers = RevokedPeers(directory, lambda: anchors, clock=lambda: dt.datetime.now(dt.UTC), monotonic=lambda: now[0])
+    version = peers.version
+    issuer.revocations.revoke(AuthorityKind.INTERNAL, [RevocationTarget(8)], Reason.SUPERSEDED)
+    current = issuer.revocations.current(AuthorityKind.INTERNAL)
+    assert current is not None
+    install_crls(directory, current.pem, dt.datetime.now(dt.UTC))
+
+    def fail(*_: object) -> bytes:
+        raise StoreError("cannot read crl.pem") from OSError(errno.ENFILE, "Too many open files in system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sluice.pki.revocation.revoked_peers.read_bounded", fail)
+        now[0] += 3600
+        assert peers.look() == version
+    now[0] += 3600
+    assert peers.look() == version + 1

@@ -23,13 +23,13 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
 
 def test_the_last_committed_batch_is_the_highest_in_the_commit_log(folder: Folder) -> None:
     directory = CheckpointDirectory(folder)
-    assert directory.committed(JOB) == {}
+    assert directory.committed(JOB, {"rows"}) == {}
     for batch in (0, 9, 10):
         folder.write(b"v1\n{}", JOB, "rows", "commits", str(batch))
         folder.write(b"x", JOB, "rows", "commits", f".{batch}.crc")
     folder.write(b"v1\n{}", JOB, "rows", "offsets", "11")
     folder.write(b"v1\n{}", JOB, "fresh", "offsets", "0")
-    assert directory.committed(JOB) == {"rows": 10}
+    assert directory.committed(JOB, {"rows"}) == {"rows": 10}
     assert directory.jobs() == [JOB]
 
 
@@ -38,7 +38,7 @@ def test_removing_the_checkpoints_of_a_job_twice_is_no_error(folder: Folder) -> 
     folder.write(b"1", JOB, "rows", "commits", "0")
     directory.remove(JOB)
     directory.remove(JOB)
-    assert (directory.committed(JOB), directory.jobs()) == ({}, [])
+    assert (directory.committed(JOB, {"rows"}), directory.jobs()) == ({}, [])
 
 
 def test_the_checkpoint_location_for_spark_is_a_url_of_the_same_directory(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_links_and_fifos_in_the_checkpoint_of_a_job_are_not_read_or_followed(tmp
     (query / "state").symlink_to(tmp_path)
     os.mkfifo(query / "offsets")
     directory = CheckpointDirectory(folder)
-    assert directory.committed(job_id) == {"query": 7}
+    assert directory.committed(job_id, {"query"}) == {"query": 7}
     assert folder.everything(job_id) == ["query/commits/7"]
     for name in ("metadata", "offsets", "state/secret"):
         with pytest.raises(CheckpointsUnavailable):
