@@ -333,3 +333,18 @@ async def test_a_jobmanager_must_connect_with_its_secret_before_other_calls(serv
             await stolen.release_job(JOB)
     finally:
         await rpc.close()
+
+
+async def test_a_shuffle_that_the_next_jobmanager_allocates_again_keeps_its_hand_overs(service: Service) -> None:
+    await service.start_manager()
+    worker = await service.start_worker("w-1")
+    link = await service.cluster()
+    await link.allocate(JOB, 0, 9)
+    worker.kept[JOB] = {0}
+    await service.start_worker("w-2")
+    await link.drain("w-1")
+    await service.until_state(link, "w-1", WorkerState.DRAINED)
+    again = await service.cluster(name="jm-2")
+    assert {each.name for each in (await again.allocate(JOB, 0, 9)).workers} == {"w-1", "w-2"}
+    found = await again.locate(JOB, 0, ["w-1"])
+    assert [each.address.name for each in found] == ["w-2", "w-1"]

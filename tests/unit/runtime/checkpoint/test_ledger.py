@@ -7,6 +7,7 @@ from hypothesis import given, strategies as st
 
 from sluice.runtime.checkpoint.ledger import (
     HISTORY,
+    MAX_QUERIES,
     Checkpoint,
     CheckpointLedger,
     QueryCheckpoint,
@@ -118,3 +119,35 @@ def test_a_checkpoint_is_complete_if_all_its_batches_are_committed() -> None:
     assert not missing_batches(checkpoint(1, a=4), {"a": 5})
     assert "only batch 3" in missing_batches(checkpoint(1, a=4), {"a": 3})
     assert "nothing of it" in missing_batches(checkpoint(1, a=0), {})
+
+
+def test_a_job_with_ever_new_queries_keeps_only_the_latest() -> None:
+    ledger = CheckpointLedger(1)
+    for number in range(MAX_QUERIES + 50):
+        assert ledger.update(state(**{f"q{number}": 0}), number) is not None
+    latest = ledger.view.latest
+    assert latest is not None
+    assert len(latest.queries) == MAX_QUERIES
+    assert latest.queries[-1].name == f"q{MAX_QUERIES + 49}"
+    assert latest.number == MAX_QUERIES + 50
+
+
+def test_a_query_that_is_still_reported_is_never_left_out() -> None:
+    ledger = CheckpointLedger(1)
+    for number in range(MAX_QUERIES + 5):
+        ledger.update(state(**{"steady": 0, f"q{number}": 0}), number)
+    assert ledger.update(state(steady=1), 0) is not None
+    latest = ledger.view.latest
+    assert latest is not None
+    assert {each.name: each.batch for each in latest.queries}["steady"] == 1
+
+
+def test_only_so_many_queries_without_a_name_are_remembered() -> None:
+    ledger = CheckpointLedger(1)
+    told = 0
+    for number in range(MAX_QUERIES // 60 + 3):
+        ids = (f"{number}-{each}" for each in range(60))
+        queries = (StreamingQuery(id=each, run_id="r", name="", location="", state="RUNNING", batch=0) for each in ids)
+        ledger.update(StreamingState(queries=tuple(queries)), number)
+        told += len(ledger.unnamed())
+    assert told == MAX_QUERIES

@@ -85,3 +85,15 @@ def test_directories_above_the_work_directory_become_traversable_but_not_listabl
     assert (tmp_path / "jobs").stat().st_mode & 0o777 == 0o711
     assert (tmp_path / "jobs" / "1").stat().st_mode & 0o777 == 0o711
     assert work.stat().st_mode & 0o077 == 0
+
+
+def test_the_top_of_a_tree_is_given_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner shows that the tree is complete, so a kill or a refusal in between must not change it."""
+    (tmp_path / "tree" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "tree" / "a" / "file").touch()
+    given: list[str] = []
+    monkeypatch.setattr(os, "fchown", lambda fd, *_: given.append(str(Path(f"/proc/self/fd/{fd}").readlink())))
+    monkeypatch.setattr(os, "chown", lambda path, *_: given.append(str(Path(path).readlink())))
+    change_owner(tmp_path / "tree", os.geteuid())
+    assert len(given) == 4
+    assert given[-1] == str(tmp_path / "tree")

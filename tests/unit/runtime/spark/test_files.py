@@ -27,6 +27,7 @@ from sluice.runtime.spark.evidence import (
     EARLIER_FILE,
     EVIDENCE_FILE,
     MAX_EVIDENCE_LINES,
+    MAX_LINE_BYTES,
     read_evidence,
 )
 from sluice.runtime.spark.java import Java, SparkDistribution
@@ -183,6 +184,12 @@ class TestEvidence:
     def test_a_malformed_line_of_evidence_is_left_out(self, tmp_path: Path) -> None:
         (tmp_path / EVIDENCE_FILE).write_bytes(b"\xff\n{}\n" + LINE + b'{"channel": 7}\n')
         assert len(read_evidence(tmp_path).connections) == 1
+
+    def test_a_line_longer_than_any_record_is_left_out(self, tmp_path: Path) -> None:
+        """The evidence of ended executors stays in memory, so a job must not choose its size."""
+        overlong = LINE.replace(b"spiffe://td/b", b"spiffe://td/" + b"b" * MAX_LINE_BYTES)
+        (tmp_path / EVIDENCE_FILE).write_bytes(overlong + LINE)
+        assert [each.peer for each in read_evidence(tmp_path).connections] == ["spiffe://td/b"]
 
     def test_the_latest_lines_of_evidence_are_kept_and_the_others_counted(self, tmp_path: Path) -> None:
         (tmp_path / EVIDENCE_FILE).write_bytes(b"".join(_line(at) for at in range(MAX_EVIDENCE_LINES + 5)))

@@ -99,3 +99,13 @@ def test_the_ledger_reports_of_which_jobs_it_may_have_dropped_rows(monkeypatch: 
     assert ledger.may_have_forgotten("j3"), "it had more rows than are kept"
     ledger.note([row(20, "j4"), row(21, "j5")], {})
     assert ledger.may_have_forgotten("j6"), "so many were forgotten that any may be among them"
+
+
+def test_connections_of_an_earlier_term_do_not_count_as_open() -> None:
+    ledger = EgressLedger()
+    ledger.note_open("taskmanager/a", 3)
+    assert counted("sluice_egress_open") == 3
+    ledger.forget_open()
+    assert counted("sluice_egress_open") == 0
+    ledger.note_open("taskmanager/b", 1)
+    assert counted("sluice_egress_open") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import cast
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -21,6 +22,8 @@ from sluice.runtime.shuffle.control_plane.messages import (
     WorkerReport,
     WorkerState,
 )
+from sluice.runtime.shuffle.manager.hand_overs import HandOvers
+from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
 from sluice.runtime.shuffle.manager.jobs import (
     Job,
     JobTable,
@@ -448,3 +451,20 @@ def test_a_worker_is_drained_after_its_handover_and_active_when_draining_is_canc
     assert table.state(worker) == (WorkerState.DRAINED, "it was asked to drain; other workers have all that it keeps")
     table.drain("w-1", wanted=False)
     assert (table.state(worker)[0], worker.handed_over) == (WorkerState.ACTIVE, False)
+
+
+async def test_a_draining_worker_is_not_drained_before_its_first_report() -> None:
+    """After a change of leaders, the manager does not know yet what it keeps."""
+    clock = Clock()
+    table = WorkerTable(heartbeat_timeout=TIMEOUT, disk_reserve=0, clock=clock)
+    worker = table.register(WorkerRegistration(name="w", host="h", port=1, instance="1", draining=True))
+
+    async def allow(_name: str, _job: Job) -> bool:
+        return True
+
+    moves = HandOvers(jobs(clock), table, {}, cast("ShuffleJobStore", None), allow)
+    await moves.advance(worker)
+    assert table.state(worker)[0] is WorkerState.DRAINING
+    table.heard("w", WorkerReport(draining=True))
+    await moves.advance(worker)
+    assert table.state(worker)[0] is WorkerState.DRAINED

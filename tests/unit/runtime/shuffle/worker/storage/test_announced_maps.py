@@ -20,7 +20,13 @@ from sluice.runtime.shuffle.worker.storage.announced_maps import (
     Progress,
     ShareCursor,
 )
-from sluice.runtime.shuffle.worker.storage.budget import ANNOUNCED_BYTES, SHARE_BYTES, Account, Budget
+from sluice.runtime.shuffle.worker.storage.budget import (
+    ANNOUNCED_BYTES,
+    READER_BYTES,
+    SHARE_BYTES,
+    Account,
+    Budget,
+)
 
 ONE = Share(1, 0)
 WRITERS = 2
@@ -351,3 +357,28 @@ def test_readers_that_reconnect_get_every_map_once_and_in_order_despite_forgetti
         while not reader.complete:
             had[number] += [map_id for map_id, _ in reader.next()]
         assert had[number] == list(range(count))
+
+
+def test_departed_readers_are_charged_until_they_return_and_are_complete() -> None:
+    account = Account(Budget("memory", 1 << 20))
+    pipeline = AnnouncedMaps("job/3", Clock(), account.holding())
+    for number in range(5):
+        follow(pipeline, ONE, (number, number + 1)).close()
+    assert account.used == SHARE_BYTES + 5 * READER_BYTES
+    back = follow(pipeline, ONE, (0, 1))
+    assert account.used == SHARE_BYTES + 5 * READER_BYTES
+    pipeline.complete(ONE, 0)
+    back.next()
+    back.close()
+    assert account.used == SHARE_BYTES + 4 * READER_BYTES
+
+
+def test_a_job_cannot_add_readers_beyond_its_memory() -> None:
+    pipeline = AnnouncedMaps("job/3", Clock(), Account(Budget("memory", 1 << 18)).holding())
+
+    def come_and_go() -> None:
+        for number in range(2000):
+            follow(pipeline, ONE, (number, number + 1)).close()
+
+    with pytest.raises(QuotaExceeded):
+        come_and_go()

@@ -583,3 +583,28 @@ def test_hybrid_forgets_a_commit_whose_index_was_lost(tmp_path: Path) -> None:
     store.commit(1)
     with pytest.raises(MapUnknown):
         store.read(0, 1, [1])
+
+
+@pytest.mark.parametrize("write_through", [True, False])
+def test_another_disk_is_used_when_one_takes_no_new_folder(tmp_path: Path, *, write_through: bool) -> None:
+    first, second = tmp_path / "1", tmp_path / "2"
+    store = Store([first, second], free={second: 1 << 29})
+    (first / NAME).parent.write_bytes(b"")  # mkdir below it fails, as on a disk that has become read-only
+    store.push(1, [(0, 0, b"abc"), (1, 1, b"def")], write_through=write_through)
+    store.commit(1)
+    assert dict(store.read(0, 2, [1])) == store.expected(0, 2, [1])
+    assert [disk.usable for disk in store.disks.reports()] == [False, True]
+
+
+def test_frames_stay_in_memory_when_no_disk_takes_a_folder(tmp_path: Path) -> None:
+    disk = tmp_path / "1"
+    store = Store([disk])
+    blocked = (disk / NAME).parent
+    blocked.write_bytes(b"")
+    store.push(1, [(0, 0, b"abc")])
+    with pytest.raises(DiskFailed):
+        store.data.flush()
+    blocked.unlink()
+    store.now += 120  # after its exclusion
+    store.commit(1)
+    assert dict(store.read(0, 1, [1])) == store.expected(0, 1, [1])

@@ -1,0 +1,59 @@
+"""A TaskManager forgets a job that is over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from sluice.runtime.gateways import TASK_EXECUTOR, TaskExecutorGateway
+from sluice.runtime.messages import SlotKind, SlotProfile, SlotRequest
+from sluice.runtime.rpc import RpcEndpoint
+from sluice.runtime.taskmanager.slot_table import SlotTable
+from sluice.runtime.taskmanager.slot_tables import SlotTables
+from sluice.runtime.taskmanager.task_executor import TaskExecutor
+from tests.unit.runtime.taskmanager.launches import LAUNCH
+
+PROFILE = SlotProfile(cores=1, memory_mb=512)
+REQUEST = SlotRequest(
+    slot=0,
+    allocation_id="allocation",
+    job_id=LAUNCH.job_id,
+    jobmaster_endpoint="jobmaster",
+    jobmaster_token=b"token",
+    profile=PROFILE,
+    kind=SlotKind.DRIVER,
+)
+
+
+class Processes:
+    """Executors or drivers that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+        self.forgotten: list[str] = []
+
+    async def end_slot(self, _slot: object) -> None:
+        await self.ended.wait()
+
+    def release_job(self, job_id: str) -> None:
+        self.forgotten.append(job_id)
+
+
+async def test_a_job_is_released_even_if_its_jobmaster_stops_waiting() -> None:
+    """It waits for five seconds, and a large job may take longer to end."""
+    processes: Any = Processes()
+    executor = object.__new__(TaskExecutor)
+    RpcEndpoint.__init__(executor, TASK_EXECUTOR, TaskExecutorGateway)
+    executor._slots = SlotTables(SlotTable(1, PROFILE), SlotTable(1, PROFILE))
+    executor._slots.reserve(REQUEST)
+    executor._drivers = executor._executors = processes
+    executor._slots_changed = executor._trim_logs = lambda: None  # type: ignore[method-assign]
+    executor._trimming = asyncio.Lock()
+    released: Any = executor.release_job
+    call = asyncio.ensure_future((await released(LAUNCH.job_id)).coroutine)
+    await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.sleep(0)
+    processes.ended.set()
+    await asyncio.gather(*executor._tasks)
+    assert processes.forgotten == [LAUNCH.job_id] * 2
