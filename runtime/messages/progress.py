@@ -38,7 +38,7 @@ MAX_STAGES = 300
 MAX_PARENTS = 50
 MAX_OPERATORS = 20
 MAX_QUANTILES = 5
-"""Maximum numbers for each stage. A driver is not trusted: its listener cuts its reports, and more is refused here."""
+"""Maximum numbers for each stage."""
 
 
 class StageState(enum.StrEnum):
@@ -69,8 +69,8 @@ class StageReport(Message, frozen=True):
     tasks_finished: int
     tasks_failed: int
     description: str = ""
-    parents: Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_PARENTS)] = ()
-    operators: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_OPERATORS)] = ()
+    parents: tuple[int, ...] = ()
+    operators: tuple[str, ...] = ()
     started_at: int = 0
     ended_at: int = 0
     failure: str = ""
@@ -82,14 +82,31 @@ class StageReport(Message, frozen=True):
     disk_spilled_bytes: int = 0
     run_ms: int = 0
     gc_ms: int = 0
-    task_ms: Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_QUANTILES)] = ()
+    task_ms: tuple[int, ...] = ()
+
+
+def _bounded(stage: StageReport) -> StageReport:
+    return msgspec.structs.replace(
+        stage,
+        parents=stage.parents[:MAX_PARENTS],
+        operators=stage.operators[:MAX_OPERATORS],
+        task_ms=stage.task_ms[:MAX_QUANTILES],
+    )
 
 
 class StageTable(Message, frozen=True):
     """The stages of a driver attempt, without ``left_out`` older ones."""
 
-    stages: Annotated[tuple[StageReport, ...], msgspec.Meta(max_length=MAX_STAGES)] = ()
+    stages: tuple[StageReport, ...] = ()
     left_out: int = 0
+
+    def bounded(self) -> StageTable:
+        """The table with the latest :data:`MAX_STAGES` stages, each within its limits.
+
+        The driver's listener keeps to them, but a driver is not trusted.
+        """
+        latest = tuple(_bounded(each) for each in self.stages[-MAX_STAGES:])
+        return StageTable(stages=latest, left_out=self.left_out + len(self.stages) - len(latest))
 
 
 MAX_STREAMING_QUERIES = 64

@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
-import pytest
 
-from sluice.runtime.messages.progress import MAX_OPERATORS, MAX_PARENTS, MAX_QUANTILES, MAX_STAGES, StageTable
-
-NUMBERS = ("id", "job", "attempts", "tasks_total", "tasks_running", "tasks_finished", "tasks_failed")
-STAGE: dict[str, Any] = {
-    **dict.fromkeys(NUMBERS, 0),
-    "name": "x",
-    "state": "RUNNING",
-    "parents": [0] * MAX_PARENTS,
-    "operators": ["x"] * MAX_OPERATORS,
-    "task_ms": [1] * MAX_QUANTILES,
-}
+from sluice.runtime.messages.progress import (
+    MAX_OPERATORS,
+    MAX_PARENTS,
+    MAX_QUANTILES,
+    MAX_STAGES,
+    StageReport,
+    StageState,
+    StageTable,
+)
 
 
-def test_as_many_stages_as_the_listener_reports_are_accepted() -> None:
-    assert len(msgspec.convert({"stages": [STAGE] * MAX_STAGES}, StageTable).stages) == MAX_STAGES
+def stage(number: int, factor: int = 1) -> StageReport:
+    """A stage with ``factor`` times as many of everything as a listener reports at most."""
+    return StageReport(
+        id=number,
+        job=0,
+        name="x",
+        state=StageState.RUNNING,
+        attempts=1,
+        tasks_total=1,
+        tasks_running=1,
+        tasks_finished=0,
+        tasks_failed=0,
+        parents=tuple(range(factor * MAX_PARENTS)),
+        operators=("x",) * (factor * MAX_OPERATORS),
+        task_ms=(1,) * (factor * MAX_QUANTILES),
+    )
 
 
-@pytest.mark.parametrize("name", ["parents", "operators", "task_ms"])
-def test_a_stage_with_more_than_its_listener_reports_is_refused(name: str) -> None:
-    more = {**STAGE, name: [*STAGE[name], STAGE[name][0]]}
-    with pytest.raises(msgspec.ValidationError, match="length"):
-        msgspec.convert({"stages": [more]}, StageTable)
+def test_a_report_within_the_limits_is_kept_as_it_is() -> None:
+    table = StageTable(stages=tuple(map(stage, range(MAX_STAGES))), left_out=7)
+    assert table.bounded() == table
 
 
-def test_more_stages_than_the_listener_reports_are_refused() -> None:
-    with pytest.raises(msgspec.ValidationError, match="length"):
-        msgspec.convert({"stages": [STAGE] * (MAX_STAGES + 1)}, StageTable)
+def test_a_report_beyond_the_limits_is_cut_to_the_latest_stages() -> None:
+    table = StageTable(stages=tuple(stage(number, 3) for number in range(MAX_STAGES + 5)), left_out=7)
+    expected = StageTable(stages=tuple(stage(number) for number in range(5, MAX_STAGES + 5)), left_out=12)
+    assert msgspec.json.encode(table.bounded()) == msgspec.json.encode(expected)

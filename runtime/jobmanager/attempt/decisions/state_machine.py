@@ -377,7 +377,7 @@ class AttemptStateMachine:
 
     def stages_reported(self, stages: StageTable) -> None:
         """Update Spark's stages, for display."""
-        self._status.stages = stages
+        self._status.stages = stages.bounded()
 
     def task_failed(self, failure: TaskFailure) -> None:
         """Note a failed task; Spark retries it, or fails the job."""
