@@ -190,10 +190,11 @@ def _convert(section: str, merged: _Layer, origins: Mapping[str, str], struct: t
     except msgspec.ValidationError as error:
         _, _, path = str(error).rpartition("$.")
         key = path.strip("`").split("[")[0]
+        origin = origins.get(f"{section}.{key.partition('.')[0]}", "unknown")
         raise UsageError(
-            f"configuration {section}.{key}: {str(error).split(' - at')[0]}",
-            f"set by: {origins.get(f'{section}.{key}', 'unknown')}",
-        ) from error
+            f"configuration {section}.{key}, set by {origin}: {str(error).split(' - at')[0]}",
+            "correct it; `sluice config reference` shows every setting with its meaning and default",
+        ) from None
 
 
 def _read_file(file: Path) -> _Layer:

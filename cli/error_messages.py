@@ -55,7 +55,9 @@ def causes(error: BaseException) -> Iterator[str]:
         if cause is None:
             return
         words = _words(cause)
-        if words.lower() not in told:
+        # The text of an OSError with a file has its number and the path, which the error has told already.
+        short = cause.strerror if isinstance(cause, OSError) and cause.filename else None
+        if (short or words).lower() not in told:
             told += words.lower()
             yield words
         cause = cause.__cause__

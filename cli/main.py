@@ -50,6 +50,8 @@ VERBS = {
     "completion": "sluice.cli.completion:completion",
 }
 """The place of each verb, in the order of the help."""
+PIPELINE_VERBS = frozenset({"submit", "application"})
+"""Verbs that take a pipeline with its arguments."""
 
 
 class _Verbs(TyperGroup):
@@ -58,6 +60,18 @@ class _Verbs(TyperGroup):
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - those of TyperGroup
         super().__init__(**settings)
         self.commands = LazyCommands(VERBS)
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  its type is private to typer
+        """Run the verb; an unknown option of one that takes a pipeline is probably an option of the pipeline."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            # The class of typer's error is private, so it is recognised by its attributes.
+            unknown = getattr(error, "option_name", None)
+            verb = getattr(getattr(error, "ctx", None), "info_name", None)
+            if unknown and verb in PIPELINE_VERBS and hasattr(error, "possibilities"):
+                typer.echo(f"Options of the pipeline itself go after --: PIPELINE.py -- {unknown} …\n", err=True)
+            raise
 
 
 app = typer.Typer(

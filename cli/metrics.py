@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli.errors import UsageError
+from sluice.cli.errors import UnreachableError, UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.core import Home
 
@@ -19,9 +19,17 @@ def metrics(
     as_json: JsonOption = False,
 ) -> None:
     """Print the metrics of this home's processes in Prometheus' text format."""
-    text = asyncio.run(_gather(Home.at(home), process))
+    located = Home.at(home)
+    text = asyncio.run(_gather(located, process))
+    if not text and process is not None:
+        raise UsageError(
+            f"no process {process!r} of {located.root} shows metrics",
+            "see the labels `process` that `sluice metrics` prints without --process",
+        )
     if not text:
-        raise UsageError("no such process shows metrics", "start it, or look at the names in `sluice metrics`")
+        raise UnreachableError(
+            f"no process is running in {located.root}", "start a cluster with `sluice up`, or name its home with --home"
+        )
     if as_json:
         typer.echo(json.dumps(_samples(text)))
     else:

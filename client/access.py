@@ -72,7 +72,8 @@ def locate_gateway(home: Home, server: str | None, ca_file: Path | None) -> tupl
         try:
             fingerprints(ca_file)
         except StoreError as error:
-            raise UsageError(error.what, error.remedy) from error
+            remedy = error.remedy or "name the certificate (PEM) of the gateway's authority with --ca"
+            raise UsageError(error.what, remedy) from error
     if server:
         return gateway_url(server), ca_file
     return local_url(home), ca_file or edge_bundle(home)
@@ -91,6 +92,11 @@ def edge_bundle(home: Home) -> Path:
 def local_url(home: Home) -> str:
     """The URL of the gateway of the cluster that runs in ``home``."""
     found = announced_url(home)
+    if found is None and home.root.is_dir() and not os.access(home.root, os.R_OK | os.X_OK):
+        raise UsageError(
+            f"you may not read {home.root}, the home of a cluster",
+            "run this as its owner, or name gateway, authority and token: --server, --ca, --token-file",
+        )
     if found is None:
         raise UnreachableError(
             f"no cluster is running in {home.root}", "start one with `sluice up`, or name the gateway with --server"

@@ -247,7 +247,7 @@ def _decode(status: int, body: bytes, what: str) -> Any:  # noqa: ANN401
     try:
         document = json.loads(body) if body else {}
     except ValueError as error:
-        raise ClientError(f"{what}: the answer ({status}) is not JSON") from error
+        raise ClientError(f"{what}: the answer ({status}) is not JSON", "is it a gateway of Sluice?") from error
     if status < 300:
         return document
     detail = document.get("detail") or document.get("title") or f"status {status}"
@@ -255,7 +255,9 @@ def _decode(status: int, body: bytes, what: str) -> Any:  # noqa: ANN401
         case 401:
             raise UnreachableError(f"{what}: {detail}", "the token is unknown, revoked or expired: make a new one")
         case 403:
-            raise RefusedError(f"{what}: {detail}", "this token's role does not allow it")
+            # The gateway refuses because of the role. A refusal of REST has a type, and its detail says why.
+            of_role = document.get("type", "about:blank") == "about:blank"
+            raise RefusedError(f"{what}: {detail}", "this token's role does not allow it" if of_role else "")
         case 502 | 503 | 504:
             raise AwayError(f"{what}: {detail}", "a part of the cluster is away: see `sluice status`")
         case _ if status < 500:

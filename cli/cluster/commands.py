@@ -29,13 +29,23 @@ DOWN_TIMEOUT_SECONDS = 60.0
 
 def up(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when the cluster is ready.")] = False,
-    taskmanagers: Annotated[int | None, typer.Option(min=1, max=64, help="TaskManagers to start.")] = None,
-    jobmanagers: Annotated[int | None, typer.Option(min=1, max=8, help="JobManagers to start; one leads.")] = None,
-    authorities: Annotated[
-        int | None, typer.Option(min=1, max=8, help="Online authorities to start; any of them answers.")
+    taskmanagers: Annotated[
+        int | None, typer.Option(min=1, max=64, help="TaskManagers to start; default: taskmanager.count.")
     ] = None,
-    slots: Annotated[int | None, typer.Option(min=1, max=256, help="Slots of each TaskManager.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="HTTPS port of the gateway; 0: any free.")] = None,
+    jobmanagers: Annotated[
+        int | None, typer.Option(min=1, max=8, help="JobManagers to start; one leads; default: jobmanager.count.")
+    ] = None,
+    authorities: Annotated[
+        int | None,
+        typer.Option(min=1, max=8, help="Online authorities to start; any of them answers; default: ca.count."),
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Slots of each TaskManager; default: taskmanager.slots.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="HTTPS port of the gateway; 0: any free; default: gateway.port."),
+    ] = None,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -112,16 +122,25 @@ def _up_detached(home: Home, *, as_json: bool) -> None:
     finally:
         os.close(descriptor)
     deadline = time.monotonic() + DETACH_TIMEOUT_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise CommandError("the cluster did not start", f"{log} says:\n{log.read_text(errors='replace').strip()}")
-        record = read_record(home)
-        if record is not None and record.ready and record.launcher.pid == process.pid:
-            _say_ready(home, Console(stderr=True), as_json=as_json)
-            return
-        time.sleep(0.1)
+    try:
+        while time.monotonic() < deadline:
+            if (code := process.poll()) is not None:
+                told = log.read_text(errors="replace").strip()
+                raise CommandError(
+                    "the cluster did not start", f"{log} says:\n{told}", exit_code=code if code > 0 else EXIT_NO
+                )
+            record = read_record(home)
+            if record is not None and record.ready and record.launcher.pid == process.pid:
+                _say_ready(home, Console(stderr=True), as_json=as_json)
+                return
+            time.sleep(0.1)
+    except KeyboardInterrupt:
+        process.terminate()  # it is in a session of its own, which Ctrl-C does not reach
+        raise
     process.terminate()
-    raise CommandError(f"the cluster was not ready within {DETACH_TIMEOUT_SECONDS:.0f} s", f"see {home.logs}")
+    raise CommandError(
+        f"the cluster was not ready within {DETACH_TIMEOUT_SECONDS:.0f} s", f"see {home.logs}", exit_code=EXIT_NO
+    )
 
 
 def down(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:

@@ -48,7 +48,7 @@ from sluice.cli.cluster.records import (
 )
 from sluice.cli.cluster.supervision import Member, Supervisor
 from sluice.cli.config import Configuration
-from sluice.cli.errors import CommandError
+from sluice.cli.errors import EXIT_NO, CommandError
 from sluice.cli.published_routes import publish_routes
 from sluice.core import EgressMode, Home, SluiceError, egress_mode, make_private_directory
 from sluice.gateway import auth_names, envoy_names, require_free_port
@@ -287,7 +287,11 @@ class Launcher:
             if not missing:
                 return
             await asyncio.sleep(0.05)
-        raise CommandError(f"{missing} did not come up within {READY_TIMEOUT_SECONDS:.0f} s", f"see {self.home.logs}")
+        raise CommandError(
+            f"{missing} did not come up within {READY_TIMEOUT_SECONDS:.0f} s",
+            f"see {self.home.logs}",
+            exit_code=EXIT_NO,
+        )
 
     async def _wait_for_ca(self, ca: Member) -> None:
         """Wait for the CA, because the others get their identities from it."""
@@ -296,7 +300,9 @@ class Launcher:
             await self._check_alive()
             if time.monotonic() > deadline:
                 raise CommandError(
-                    f"the CA did not come up within {READY_TIMEOUT_SECONDS:.0f} s", f"see {self.log_of(ca.name)}"
+                    f"the CA did not come up within {READY_TIMEOUT_SECONDS:.0f} s",
+                    f"see {self.log_of(ca.name)}",
+                    exit_code=EXIT_NO,
                 )
             await asyncio.sleep(0.02)
 
@@ -304,7 +310,7 @@ class Launcher:
         for member in self._members:
             if member.child is not None and not member.child.running:
                 ended = await member.child.wait()
-                raise CommandError(f"{member.name} did not start: {ended}", self._tail(member.name))
+                raise CommandError(f"{member.name} did not start: {ended}", self._tail(member.name), exit_code=EXIT_NO)
 
     async def _missing(self, taskmanagers: int) -> str:
         if not (self.home.run / "endpoints" / "jobmanager.json").exists():

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from sluice.cli.errors import CommandError
+from sluice.cli.errors import EXIT_NO, CommandError
 from sluice.core import Home, held_alone, write_atomic
 
 STOP_GRACE_SECONDS = 5.0
@@ -100,7 +100,9 @@ def launcher_lock(home: Home) -> Iterator[None]:
     with held_alone(home.run / "launcher.lock") as alone:
         if not alone:
             raise CommandError(
-                f"a cluster is already running in {home.root}", "see `sluice status`, stop it with `sluice down`"
+                f"a cluster is already running in {home.root}",
+                "see `sluice status`, stop it with `sluice down`",
+                exit_code=EXIT_NO,
             )
         yield
 

@@ -33,8 +33,9 @@ app = typer.Typer(
     help="API tokens: credentials for programs that use the gateway.\n\n"
     "Roles are those of the policy (`sluice policy show`): unless it says otherwise, a viewer sees the jobs "
     "of everybody; a submitter submits jobs, and sees and cancels its own; an operator is a viewer who cancels any job "
-    "and drains TaskManagers; an admin may do everything. Only a hash of a token is stored, so it cannot be shown "
-    "again: revoke a lost token and create another. Changes take effect with the next request.",
+    "and drains TaskManagers; a secret-keeper stores and grants secrets; an admin may do everything. Only a hash of a "
+    "token is stored, so it cannot be shown again: revoke a lost token and create another. Changes take effect with "
+    "the next request.",
 )
 
 
@@ -44,7 +45,9 @@ app = typer.Typer(
 )
 def create(
     name: Annotated[str, typer.Argument(help="The principal; it owns the jobs that are submitted with the token.")],
-    role: Annotated[str, typer.Option(help="A role of the policy (viewer, submitter, operator, admin).")],
+    role: Annotated[
+        str, typer.Option(help="A role of the policy (viewer, submitter, operator, secret-keeper, admin).")
+    ],
     ttl: Annotated[str, typer.Option(help="Lifetime, such as 30d, 12h, 90m; at most 366d.")] = "30d",
     scope: Annotated[
         list[str] | None,
@@ -151,7 +154,11 @@ def parse_lifetime(text: str) -> dt.timedelta:
 def _check_output(path: Path) -> None:
     """Refuse to overwrite a file that is not a token; raises :class:`UsageError`."""
     if not path.parent.is_dir():
-        raise UsageError(f"there is no directory {path.parent}", "create it, or choose another --output")
+        raise UsageError(
+            f"there is no directory {path.parent}",
+            "if it is the home of a cluster, start that first with `sluice up`, or go to the directory where it was "
+            "started; otherwise create it",
+        )
     if path.exists() and not (path.is_file() and _holds_token(path)):
         raise UsageError(f"{path} exists and is not a token", "choose another --output, or remove it")
 

@@ -34,7 +34,9 @@ def submit(
     pipeline: Annotated[Path, typer.Argument(help="The PySpark pipeline: one Python file.")],
     args: Annotated[list[str] | None, typer.Argument(help="Arguments of the pipeline, after --.")] = None,
     name: Annotated[str, typer.Option(help="Name of the job; default: the file's name.")] = "",
-    executors: Annotated[int | None, typer.Option(min=1, max=1000, help="Executors to ask for.")] = None,
+    executors: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Executors to ask for; default: the cluster's spark.executors.")
+    ] = None,
     executor_cores: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Cores of each executor; default: those of the cluster's slots.")
     ] = None,

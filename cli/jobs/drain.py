@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from sluice.cli.cluster import comebacks
-from sluice.cli.errors import CommandError
+from sluice.cli.errors import EXIT_NO, CommandError
 from sluice.cli.gateway_options import GatewayOptions, through_gateway
 from sluice.cli.options import JsonOption
 from sluice.client import ClientError, GatewayClient
@@ -52,7 +52,11 @@ def drain(
     elif left or not wait:
         print(f"{taskmanager} has {done}" if left else f"{taskmanager} is being drained")
     if wait and not left:
-        raise CommandError(f"{taskmanager} has not {done} within {timeout:g} s", "it goes on; see `sluice jobs list`")
+        raise CommandError(
+            f"{taskmanager} has not {done} within {timeout:g} s",
+            "it goes on; see `sluice jobs list`",
+            exit_code=EXIT_NO,
+        )
 
 
 @through_gateway

@@ -44,7 +44,7 @@ def mount(app: typer.Typer) -> None:
     """Add these verbs to ``sluice pki``."""
     app.add_typer(token_app, name="token")
     app.add_typer(ledger_app, name="ledger")
-    app.command(epilog="Example: sluice pki enrol taskmanager tm-7 --ca ca.example.org:8443 --token-file t --out tm-7")(
+    app.command(epilog="Example: sluice pki enrol taskmanager tm-7 --ca ca.example.org:8445 --token-file t --out tm-7")(
         enrol
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -57,6 +58,14 @@ def auth_number(config: GatewayConfig, name: str) -> int:
 def envoy_names(config: GatewayConfig) -> list[str]:
     """The names of the Envoys of one machine. The first is :data:`ENVOY_NAME`."""
     return [ENVOY_NAME, *(f"{ENVOY_NAME}-{number}" for number in range(2, config.envoys + 1))]
+
+
+_TIMES = (
+    *("request_timeout", "header_timeout", "upload_timeout", "stream_idle_timeout", "idle_timeout"),
+    *("max_upstream_seconds", "authorization_timeout", "session_lifetime", "session_idle"),
+)
+_SHORTEST_SECONDS = 0.001
+"""To Envoy, zero means no limit."""
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -141,6 +150,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Idle timeout of a session."""
 
     def __post_init__(self) -> None:
+        for key in _TIMES:
+            if not _SHORTEST_SECONDS <= getattr(self, key) < math.inf:  # also refuses NaN
+                raise ValueError(f"{key} must be a positive number of seconds")
+        for key in ("address_requests_per_second", "principal_requests_per_second"):
+            if not 0 <= getattr(self, key) < math.inf:
+                raise ValueError(f"{key} must be a positive number, or 0 for no limit")
         if self.public_url:
             check_url("public_url", self.public_url)
             if urlsplit(self.public_url).path:

@@ -1,4 +1,4 @@
-"""Rate limits: token buckets in Envoy's memory, one per client address and one per principal.
+"""Rate limits: token buckets in Envoy's memory, one per client address (IPv6: its /64 network) and one per principal.
 
 The number of buckets is bounded; the least recently used ones are evicted.
 """
@@ -16,12 +16,14 @@ BURST_SECONDS = 2.0
 """Size of a burst, as the time in which its requests would be allowed."""
 _FILL_SECONDS = 0.1
 _UNLIMITED = 1_000_000_000
+_NETWORK = {"v4_prefix_mask_len": 32, "v6_prefix_mask_len": 64}
+"""One host has all addresses of an IPv6 network; see :func:`sluice.pki.tls.network_of`."""
 
 
 def rate_limit(config: GatewayConfig) -> list[dict[str, object]]:
     """The rate limit filter; empty when no limit is configured."""
     limits: list[tuple[dict[str, object], str, float]] = [
-        ({"remote_address": {}}, "remote_address", config.address_requests_per_second),
+        ({"masked_remote_address": _NETWORK}, "masked_remote_address", config.address_requests_per_second),
         (
             {"request_headers": {"header_name": PRINCIPAL, "descriptor_key": "principal", "skip_if_absent": True}},
             "principal",

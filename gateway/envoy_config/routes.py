@@ -80,6 +80,7 @@ def route_configuration(config: GatewayConfig, published: tuple[Route, ...], gra
         *_preflight(config),
         *_auth_routes(config),
         *_discovery_routes(config),
+        *_refusals_of_two_credentials(),
     ]
     for route in published:
         if is_connect(route):
@@ -113,6 +114,20 @@ def domains(config: GatewayConfig) -> list[str]:
     return [url_host(name) for name in names]
 
 
+def _refusals_of_two_credentials() -> list[dict[str, object]]:
+    """Refusals of requests whose credentials could name two principals: one that Envoy checks, another that is used.
+
+    Envoy would also write the claims of both access tokens into the same headers, which no revocation matches then. So
+    these routes come before every route of an operation, those of the relay included.
+    """
+    bearer_too: _Condition = {"name": "authorization", "present_match": True}
+    twice: _Condition = {
+        "name": "cookie",
+        "string_match": {"safe_regex": {"regex": f".*{ACCESS_TOKEN_COOKIE}=.*{ACCESS_TOKEN_COOKIE}=.*"}},
+    }
+    return [_direct(400, [_WITH_ACCESS_TOKEN_COOKIE, other]) for other in (bearer_too, twice)]
+
+
 def _refusals(config: GatewayConfig) -> list[dict[str, object]]:
     """Refusals that depend on the headers only.
 
@@ -126,12 +141,6 @@ def _refusals(config: GatewayConfig) -> list[dict[str, object]]:
     undeclared: _Condition = {"name": "content-length", "present_match": True, "invert_match": True}
     sends_body: _Condition = {"name": ":method", "string_match": {"safe_regex": {"regex": "POST|PUT"}}}
     chunked: _Condition = {"name": "transfer-encoding", "present_match": True}
-    # Two credentials could name two principals: one that Envoy checks, and another that REST reads.
-    bearer_too: _Condition = {"name": "authorization", "present_match": True}
-    twice: _Condition = {
-        "name": "cookie",
-        "string_match": {"safe_regex": {"regex": f".*{ACCESS_TOKEN_COOKIE}=.*{ACCESS_TOKEN_COOKIE}=.*"}},
-    }
     unsafe: _Condition = {
         "name": ":path",
         "string_match": {"safe_regex": {"regex": TARGET_PATTERN}},
@@ -139,8 +148,6 @@ def _refusals(config: GatewayConfig) -> list[dict[str, object]]:
     }
     refusals: tuple[tuple[int, list[_Condition]], ...] = (
         (400, [unsafe]),
-        (400, [_WITH_ACCESS_TOKEN_COOKIE, bearer_too]),
-        (400, [_WITH_ACCESS_TOKEN_COOKIE, twice]),
         (413, [too_large]),
         (411, [chunked]),
         (411, [sends_body, undeclared]),

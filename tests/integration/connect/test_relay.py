@@ -5,6 +5,7 @@ Users reach only their own session, as themselves, and only for as long as they 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import grpc  # type: ignore[import-untyped]  # the package has no type information
@@ -13,11 +14,13 @@ from pyspark.sql.connect.proto import base_pb2 as proto, base_pb2_grpc as stubs
 
 from sluice.gateway.connect.envoy import FLIGHT_SERVICE
 from sluice.gateway.connect.messages import SERVICE
+from sluice.gateway.credentials.access_tokens import ACCESS_TOKEN_COOKIE
 from sluice.gateway.principal import AccessRole
 from sluice.pki.assertions.tokens import HEADER
 from sluice.pki.spiffe_id import SpiffeId
 from tests.assertions import AssertingGateway
 from tests.integration.connect.conftest import DETAILS, JOBS, ConnectGateway, claiming
+from tests.integration.gateway.authorization.test_access_tokens_at_envoy import access_token_of
 from tests.integration.gateway.conftest import TRUST_DOMAIN, eventually
 
 PATH = f"/{SERVICE}/Config"
@@ -285,3 +288,26 @@ def test_a_server_of_another_identity_at_the_address_of_the_session_gets_nothing
         connect.run(session.stop())
         session.identity = honest
         connect.run(session.start())
+
+
+def test_a_cookie_beside_a_bearer_token_does_not_hide_a_revocation(connect: ConnectGateway) -> None:
+    """Envoy would write the claims of both access tokens into one header, which no revocation matches."""
+    credential = connect.bearer("ada")[0][1].split("_")[1]
+    token, _ = access_token_of(connect, "submitter", "ada", credential)
+    bearer, cookie = ("authorization", f"Bearer {token}"), ("cookie", f"{ACCESS_TOKEN_COOKIE}={token}")
+    with connect.channel() as stub:
+        stub.Config(claiming("ada"), metadata=[bearer])
+        assert connect.sessions["ada"].users() == ["ada"]
+        assert status_of(lambda: stub.Config(claiming("ada"), metadata=[bearer, cookie])) is grpc.StatusCode.INTERNAL
+        connect.revoke("ada")
+
+        def refused() -> bool:
+            with contextlib.suppress(grpc.RpcError):
+                stub.Config(claiming("ada"), metadata=[bearer])
+                return False
+            return True
+
+        eventually(refused, "Envoy does not learn of the revocation")
+        connect.sessions["ada"].users()
+        assert status_of(lambda: stub.Config(claiming("ada"), metadata=[bearer, cookie])) is grpc.StatusCode.INTERNAL
+    assert connect.sessions["ada"].users() == []

@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from sluice.core.home import Home
 from sluice.gateway.authz.routes import Route
 from sluice.gateway.config import GatewayConfig
+from sluice.gateway.connect.envoy import connect_operations
 from sluice.gateway.credentials.access_tokens import role_access_token_prefix
 from sluice.gateway.envoy_config.clusters import edge_clusters
 from sluice.gateway.envoy_config.headers import REMOVED_HEADERS, REMOVED_PREFIXES
+from sluice.gateway.envoy_config.limits import rate_limit
 from sluice.gateway.envoy_config.listeners import SOURCE as LISTENER_SOURCE, edge_listener
 from sluice.gateway.envoy_config.replies import LOCAL_DETAILS, local_replies
 from sluice.gateway.envoy_config.routes import DISCOVERY_PATHS, Grants, domains, route_configuration
@@ -321,3 +324,39 @@ def test_damaged_source_is_refused(tmp_path: Path, text: str) -> None:
 def test_missing_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BootstrapError, match="does not exist"):
         load_source(tmp_path / "none.jsonc")
+
+
+def test_a_cookie_beside_a_bearer_token_is_refused_before_every_operation() -> None:
+    """Envoy would write the claims of both tokens into one header, which no revocation matches."""
+    published = (*connect_operations(flight_sql=True), *ROUTES)
+    document: Any = route_configuration(GatewayConfig(), published, GRANTS)
+    routes = document["virtual_hosts"][0]["routes"]
+    (refusal,) = [
+        place
+        for place, route in enumerate(routes)
+        if route.get("direct_response") == {"status": 400}
+        and [each["name"] for each in route["match"]["headers"]] == ["cookie", "authorization"]
+    ]
+    assert refusal < min(place for place, route in enumerate(routes) if "metadata" in route)
+
+
+def test_all_addresses_of_an_ipv6_network_share_a_rate_limit() -> None:
+    (limit,) = rate_limit(GatewayConfig())
+    typed: Any = limit["typed_config"]
+    masked = {"v4_prefix_mask_len": 32, "v6_prefix_mask_len": 64}
+    assert typed["rate_limits"][0]["actions"] == [{"masked_remote_address": masked}]
+    assert typed["descriptors"][0]["entries"] == [{"key": "masked_remote_address"}]
+
+
+@pytest.mark.parametrize("key", ["header_timeout", "stream_idle_timeout", "max_upstream_seconds", "session_idle"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_that_would_switch_a_protection_off_is_refused(key: str, value: float) -> None:
+    with pytest.raises(msgspec.ValidationError, match=key):
+        msgspec.convert({key: value}, GatewayConfig)
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_only_zero_means_no_rate_limit(value: float) -> None:
+    msgspec.convert({"address_requests_per_second": 0.0}, GatewayConfig)
+    with pytest.raises(msgspec.ValidationError, match="address_requests_per_second"):
+        msgspec.convert({"address_requests_per_second": value}, GatewayConfig)

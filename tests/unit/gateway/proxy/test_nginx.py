@@ -115,3 +115,10 @@ def test_a_refusal_for_nginx_keeps_its_authentication_challenge() -> None:
 def test_a_grant_or_server_error_is_not_changed_for_nginx() -> None:
     for answer in (web.Response(headers={"x-sluice-principal": "ada"}), web.Response(status=500)):
         assert for_nginx(answer) is answer
+
+
+def test_requests_per_second_of_an_address_are_limited_unless_switched_off() -> None:
+    limited = render_nginx(GatewayConfig(address_requests_per_second=50.0), PATHS, UNIX)
+    assert "rate=50r/s" in limited
+    assert "burst=100 nodelay" in limited
+    assert "limit_req" not in render_nginx(GatewayConfig(address_requests_per_second=0.0), PATHS, UNIX)
