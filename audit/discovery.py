@@ -21,7 +21,16 @@ import psutil
 from sluice.audit.errors import AuditError
 from sluice.audit.model import Kind, Listener
 from sluice.audit.sockets import KernelSocket
-from sluice.core import Home, StoreError, egress_endpoint, paths_matching, read_bounded, read_untrusted, socket_of
+from sluice.core import (
+    Home,
+    StoreError,
+    egress_endpoint,
+    is_same_process,
+    paths_matching,
+    read_bounded,
+    read_untrusted,
+    socket_of,
+)
 from sluice.pki import Channel
 from sluice.pki.ca import CaAddress, announcements
 
@@ -29,8 +38,6 @@ _T = TypeVar("_T")
 
 _TRAINING = "sluice.runtime.spark.training"
 MAX_REGISTRY_BYTES = 1 << 20
-SAME_PROCESS_SECONDS = 2.0
-"""Start times that differ by less belong to the same process: a clock that is set moves them by a whole second."""
 
 _JOB_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 _JOB_MAINS = ("org.apache.spark.api.python.PythonGatewayServer", "CoarseGrainedExecutorBackend")
@@ -83,6 +90,8 @@ class _ProcessRecord(msgspec.Struct, frozen=True):
     name: str
     pid: int
     started_at: float
+    boot: str = ""
+    uptime: float = 0.0
 
 
 class _ClusterRecord(msgspec.Struct, frozen=True):
@@ -448,7 +457,7 @@ def _reachable(host: str) -> str:
 
 def _alive(entry: _ProcessRecord) -> bool:
     with contextlib.suppress(psutil.Error):
-        return abs(psutil.Process(entry.pid).create_time() - entry.started_at) < SAME_PROCESS_SECONDS
+        return is_same_process(psutil.Process(entry.pid), entry.started_at, entry.boot, entry.uptime)
     return False
 
 

@@ -70,11 +70,16 @@ def namespace_sockets(pid: int, proc: Path = PROC) -> tuple[KernelSocket, ...]:
         tables = proc / str(pid) / "net"
         entries = list(_entries(tables))
         owners = _owners(proc, (proc / str(pid) / "ns" / "net").stat().st_ino)
-        found = [(each.inode, _socket(proc, each, owners.get(each.inode, 0))) for each in entries]
-        still = {each.inode for each in _entries(tables)}  # one that was closed meanwhile has no owner
+        found = [(each, _socket(proc, each, owners.get(each.inode, 0))) for each in entries]
+        # One that was closed meanwhile has no owner. By address: one that is opened again and again must not hide.
+        still = {_place(each) for each in _entries(tables)}
     except OSError as error:
         raise AuditError(f"the sockets of process {pid} cannot be read: {error.strerror}", "run as root") from error
-    return tuple(each for inode, each in found if inode in still)
+    return tuple(socket for each, socket in found if socket.pid or _place(each) in still)
+
+
+def _place(entry: Entry) -> tuple[str, int, str, bool]:
+    return entry.host, entry.port, entry.path, entry.udp
 
 
 def _entries(tables: Path) -> Iterator[Entry]:

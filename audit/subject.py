@@ -36,7 +36,9 @@ from sluice.audit.wire import (
     offer,
     old_flight,
 )
+from sluice.core import Home, paths_matching
 from sluice.pki import MAY_CONNECT, Channel, Role, SpiffeId
+from sluice.pki.identities import CHAIN_FILE
 
 OFFERED_PROTOCOLS = ("h2", "http/1.1")
 _ANY_JOB = "0" * 32
@@ -132,6 +134,8 @@ class Subject:
     """Authorities that may verify the listener; empty: unknown."""
     unreadable: tuple[str, ...] = ()
     """For a home: processes whose sockets the kernel did not show."""
+    home: Home | None = None
+    """The home of its cluster; None: unknown."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _shown: list[Handshake | None] = field(default_factory=list)
     _shown_before: list[Flight | None] = field(default_factory=list)
@@ -151,8 +155,15 @@ class Subject:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was a listener of a job, and nobody listens there any more: the job has ended meanwhile."""
-        return bool(self.listener.job_id) and bool(self._knock())
+        """Whether nobody listens there any more, because its job has ended.
+
+        The job's own word does not count: while its driver has an identity, it runs, and silence is a finding.
+        """
+        job_id = self.listener.job_id
+        if not job_id or not self._knock():
+            return False
+        identity = f"work/*/jobs/{job_id}/driver-*/identity/{CHAIN_FILE}"
+        return self.home is None or not paths_matching(self.home.root, identity)
 
     def _knock(self) -> str:
         try:

@@ -41,8 +41,7 @@ class BlockingGateway:
         """Close the connections and end the thread; closing twice does nothing."""
         if self._client is not None:
             self._client = None
-            self._loop.run(self._stack.aclose())
-            self._loop.close()
+            self._loop.close(self._stack.aclose())
 
     def _open(self) -> GatewayClient:
         if self._client is None:

@@ -134,6 +134,11 @@ from .metrics import (
     socket_of as socket_of,
 )
 from .printable import REPLACEMENT as REPLACEMENT, printable as printable
+from .process_start import (
+    boot_id as boot_id,
+    is_same_process as is_same_process,
+    uptime_at_start as uptime_at_start,
+)
 from .tasks import (
     end_tasks as end_tasks,
     in_time as in_time,

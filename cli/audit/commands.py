@@ -263,7 +263,7 @@ def home_subjects(
         if intrusive and (auth := process_id(located, "auth")) is not None:
             edge = replace(edge, without_auth=partial(paused, auth))  # noqa: PLW2901  the same with additions
         subjects = [
-            Subject(listener, options, identities, edge, anchors=anchors_of(located, listener))
+            Subject(listener, options, identities, edge, anchors=anchors_of(located, listener), home=located)
             for listener in found.listeners
         ]
         subjects += [Subject(each, options) for each in shown_by_name(found.listeners, configuration.gateway)]

@@ -16,7 +16,7 @@ import psutil
 import typer
 from rich.console import Console
 
-from sluice.cli.cluster.records import ClusterRecord, end_survivors, read_record, record_path
+from sluice.cli.cluster.records import ClusterRecord, end_survivors, launcher_lock, read_record, record_path
 from sluice.cli.errors import EXIT_NO, CommandError
 from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.core import EgressMode, Home, SluiceError, egress_endpoint, read_bounded
@@ -110,7 +110,8 @@ def _up_detached(home: Home, *, as_json: bool) -> None:
     home.create()
     log = home.logs / "launcher.log"
     argv = [argument for argument in sys.argv[1:] if argument not in {"--detach", "-d", "--json"}]
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with launcher_lock(home):  # a cluster that runs already keeps its log
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "sluice.cli.main", *argv],

@@ -46,7 +46,7 @@ from sluice.cli.cluster.records import (
     read_record,
     write_record,
 )
-from sluice.cli.cluster.supervision import Member, Supervisor
+from sluice.cli.cluster.supervision import Member, Supervisor, unfailing
 from sluice.cli.config import Configuration
 from sluice.cli.errors import EXIT_NO, CommandError
 from sluice.cli.published_routes import publish_routes
@@ -85,6 +85,7 @@ class Launcher:
     def __post_init__(self) -> None:
         """Use the defaults of a whole cluster, because this starts all of it."""
         self.configuration = self.configuration.embedded()
+        self.report = unfailing(self.report)
 
     @property
     def ready(self) -> bool:

@@ -1,6 +1,6 @@
 """The launcher's record of the processes it started, so that a later command can find or end them.
 
-A pid alone is ambiguous (the kernel reuses pids): a record matches by pid *and* start time.
+A pid alone is ambiguous (the kernel reuses pids): a record matches by pid *and* start.
 """
 
 from __future__ import annotations
@@ -14,31 +14,35 @@ import msgspec
 import psutil
 
 from sluice.cli.errors import EXIT_NO, CommandError
-from sluice.core import Home, held_alone, write_atomic
+from sluice.core import Home, boot_id, held_alone, is_same_process, uptime_at_start, write_atomic
 
 STOP_GRACE_SECONDS = 5.0
 """How long survivors of an earlier launcher get between SIGTERM and SIGKILL."""
-SAME_PROCESS_SECONDS = 2.0
-"""Start times that differ by less belong to the same process: a clock that is set moves them by a whole second."""
 
 
 class ProcessRecord(msgspec.Struct, frozen=True):
-    """One process: its name in the cluster, pid, and start time (seconds since the epoch)."""
+    """One process: its name in the cluster, pid, and start time (seconds since the epoch).
+
+    ``boot`` and ``uptime`` are the machine's boot and how long it had been up at the start (seconds).
+    """
 
     name: str
     pid: int
     started_at: float
+    boot: str = ""
+    uptime: float = 0.0
 
     @classmethod
     def of(cls, name: str, pid: int) -> ProcessRecord:
         """A record of the running process ``pid``."""
-        return cls(name, pid, psutil.Process(pid).create_time())
+        process = psutil.Process(pid)
+        return cls(name, pid, process.create_time(), boot_id(), uptime_at_start(process))
 
     def find(self) -> psutil.Process | None:
         """The process, when it is still the same one and alive."""
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started_at) < SAME_PROCESS_SECONDS
+            same = is_same_process(process, self.started_at, self.boot, self.uptime)
             if same and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None

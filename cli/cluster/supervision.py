@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -35,6 +36,16 @@ class Member:
     """Whether it starts again although it was drained; kept until it runs, whatever fails meanwhile."""
 
 
+def unfailing(report: Callable[[str], None]) -> Callable[[str], None]:
+    """``report``, whose errors end nothing: the disk with the log may be full, or the terminal gone."""
+
+    def tell(line: str) -> None:
+        with contextlib.suppress(OSError):
+            report(line)
+
+    return tell
+
+
 @dataclass
 class Supervisor:
     """Watches the members until it is stopped.
@@ -57,6 +68,10 @@ class Supervisor:
     clock: Callable[[], float] = time.monotonic
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _recorded: bool = True
+
+    def __post_init__(self) -> None:
+        """Make ``report`` unfailing."""
+        self.report = unfailing(self.report)
 
     async def run(self, stop: asyncio.Event, *loops: tuple[str, Callable[[], Coroutine[Any, Any, None]]]) -> None:
         """Watch every member, and keep the ``loops`` (name and coroutine function) running, until ``stop``."""

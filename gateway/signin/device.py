@@ -62,6 +62,7 @@ class Device:
         try:
             self._sign_in.authenticator.of_session(record)
         except Unauthenticated:  # the user got another password since the approval
+            await asyncio.to_thread(self._sign_in.authenticator.sessions.end, record.id)
             return _error(note, Answer.DENIED)
         note.principal, note.credential, note.reason = record.name, record.id, "a command was signed in"
         seconds = int(record.expires_at - self._sign_in.clock())

@@ -95,7 +95,12 @@ class SignIn:
         record, text = await asyncio.to_thread(self.authenticator.sessions.begin, subject, "browser", request.address)
         cookies = session_cookies(text, record.csrf, max_age=self.config.session_lifetime)
         # Includes the first access token, which also replaces an access token of the previous session.
-        made, seconds = self.new_access_token(self.authenticator.of_session(record))
+        try:
+            who = self.authenticator.of_session(record)
+        except Unauthenticated:  # the user got another password meanwhile
+            await asyncio.to_thread(self.authenticator.sessions.end, record.id)
+            raise
+        made, seconds = self.new_access_token(who)
         return record.id, [*cookies, access_token_cookie(made, max_age=seconds)]
 
     async def end_shown_session(self, request: AuthRequest) -> SessionId | None:

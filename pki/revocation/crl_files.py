@@ -189,13 +189,15 @@ def push_crls(home: Home, lists: Sequence[RevocationList], now: dt.datetime) -> 
     except StoreError as error:
         outside, failed = [], [str(error)]
     for directory in (*identity_directories(home), *outside):
+        of_job = directory.is_relative_to(home.root / "work")
+        wait = patience if of_job else LOCK_PATIENCE_SECONDS
         try:
             trusted = {anchor.subject for anchor in read_certificates(directory / CA_FILE)}
             wanted = [each for each in lists if each.issuer in trusted]
-            if wanted and _push(directory, wanted, now, patience, in_parts=applies_deltas(home, directory)):
+            if wanted and _push(directory, wanted, now, wait, in_parts=applies_deltas(home, directory)):
                 changed.append(directory)
         except (StoreError, CrlRejected) as error:
-            if isinstance(error, LockHeld):
+            if of_job and isinstance(error, LockHeld):
                 patience = 0.0  # wait once in all: a job can lock the directories of all its processes
             if directory.exists():  # a job's directory may have gone meanwhile
                 failed.append(f"{directory}: {error}")

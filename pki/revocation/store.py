@@ -189,8 +189,8 @@ class RevocationStore:
             remove_leftovers(directory)
             record = self._read(directory)
             last = self._last_update(authority.certificate, authority.kind)
-            # What bars an identity stays: only an operator lifts that.
-            kept = tuple(entry for entry in record.revoked if entry.barred or not _outlived(entry, last, now))
+            # What bars an identity stays: only an operator lifts that. Entries of host names bar nobody.
+            kept = tuple(entry for entry in record.revoked if _bars(entry) or not _outlived(entry, last, now))
             drop_parts(directory)
             self._sign(authority, directory, _Record(record.number, kept), now)
 
@@ -428,6 +428,10 @@ def _check_reason(kind: AuthorityKind, reason: Reason) -> None:
         raise CertificateRejected(
             "ca-compromise is a reason to revoke an authority, and this is not one", "for its key use key-compromise"
         )
+
+
+def _bars(entry: Revocation) -> bool:
+    return entry.barred and entry.identity.startswith("spiffe://")
 
 
 def _outlived(entry: Revocation, last_update: dt.datetime | None, now: dt.datetime) -> bool:

@@ -24,7 +24,6 @@ from sluice.core import (
     walk_untrusted,
 )
 from sluice.runtime.checkpoint.errors import CheckpointsUnavailable, StreamingMisconfigured
-from sluice.runtime.checkpoint.ledger import MAX_QUERIES
 
 COPY_BYTES = 1 << 20
 _BATCH = re.compile(r"[0-9]{1,18}")
@@ -153,10 +152,12 @@ class CheckpointDirectory:
         return f"{self.folder.url}/{_checked(job_id)}"
 
     def committed(self, job_id: str, wanted: Collection[str]) -> dict[str, int]:
-        """The last committed batch of each of the ``wanted`` queries of a job, at most :data:`MAX_QUERIES`."""
+        """The last committed batch of each of the ``wanted`` queries of a job.
+
+        They may be more than the ledger keeps: earlier releases stored all queries.
+        """
         found: dict[str, int] = {}
-        present = [name for name in self.folder.names(_checked(job_id)) if name in wanted]
-        for name in present[:MAX_QUERIES]:
+        for name in [each for each in self.folder.names(_checked(job_id)) if each in wanted]:
             batches = [int(each) for each in self.folder.names(job_id, name, "commits") if _BATCH.fullmatch(each)]
             if batches:
                 found[name] = max(batches)

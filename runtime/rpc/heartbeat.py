@@ -14,6 +14,8 @@ from typing import Generic, TypeVar
 
 RPC_FAILURE_THRESHOLD = 2
 """Number of consecutive calls that fail to reach a target before it counts as dead."""
+MOST_STALLS = 3
+"""Number of stalls in a row that are tolerated: a process that is always slow must also give up dead peers."""
 
 _T = TypeVar("_T", bound=Hashable)
 
@@ -52,6 +54,7 @@ class HeartbeatMonitor(Generic[_T]):
         self._failure_threshold = failure_threshold
         self._stalled_after = stalled_after
         self._checked_at = clock()
+        self._stalls = 0
         self._clock = clock
         self._targets: dict[_T, _Signs] = {}
 
@@ -71,8 +74,9 @@ class HeartbeatMonitor(Generic[_T]):
     def expired(self, now: float | None = None) -> list[_T]:
         """Return the targets that are dead now, and stop watching them."""
         moment = self._clock() if now is None else now
-        stalled, self._checked_at = moment - self._checked_at > self._stalled_after, moment
-        timeout = math.inf if stalled else self._timeout
+        late, self._checked_at = moment - self._checked_at > self._stalled_after, moment
+        self._stalls = self._stalls + 1 if late else 0
+        timeout = math.inf if 0 < self._stalls <= MOST_STALLS else self._timeout
         dead = [
             target
             for target, signs in self._targets.items()

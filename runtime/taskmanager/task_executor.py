@@ -104,6 +104,8 @@ class TaskExecutor(RpcEndpoint):
         """Set when this process is to exit because it is drained."""
         self._trimming = asyncio.Lock()
         """Held while old logs are removed, so that no second thread looks for what the first one removes."""
+        self._over: set[str] = set()
+        """Jobs to forget when their last slot is free, unless their next attempt begins here."""
         self._jobmanager: RemotePeer | None = None
         self._directory = make_private_directory(shape.work / "jobs")
         home = DriverHome(
@@ -164,6 +166,7 @@ class TaskExecutor(RpcEndpoint):
         for request in self._slots.held():
             self._slots.freed(request.allocation_id)
         self._executors.forget_all()
+        self._over.clear()
 
     async def _stop_all(self) -> None:
         await asyncio.gather(self._drivers.stop_all(), self._executors.stop_all())
@@ -258,7 +261,8 @@ class TaskExecutor(RpcEndpoint):
 
     async def free_slot(self, allocation_id: str) -> None:
         """End the processes in a slot and free it."""
-        return self.deferred(self._end_slot(allocation_id))
+        # If the caller stops waiting, this call is cancelled; the slot must be freed all the same: nobody asks again.
+        return self.deferred(asyncio.shield(self.hand_off(self._end_slot(allocation_id), failed=self.note_failure)))
 
     async def _end_slot(self, allocation_id: str) -> None:
         slot = self._slots.release(allocation_id)
@@ -269,6 +273,7 @@ class TaskExecutor(RpcEndpoint):
         await self._executors.end_slot(request)
         self._slots.freed(allocation_id)
         self._slots_changed()
+        self._forget_if_over(request.job_id)
 
     def _activate(self, allocation_id: str) -> None:
         try:
@@ -288,6 +293,7 @@ class TaskExecutor(RpcEndpoint):
 
         Raises ``AllocationUnknown``, ``SlotNotAvailable`` or ``ExecutorNotStarted``.
         """
+        self._over.discard(launch.job_id)
         return self.deferred(self._executors.launch(launch, self._slots.activate(launch.allocation_id)))
 
     async def give_way(self, job_id: str, executor_id: int) -> None:
@@ -300,7 +306,18 @@ class TaskExecutor(RpcEndpoint):
 
     def _tell_exit(self, request: SlotRequest, report: ExecutorExit) -> None:
         if self._jobmanager is not None and not self._jobmanager.closed:
-            self.hand_off(self._jobmaster(request).executor_exited(report), failed=self._note_failure)
+            self.hand_off(self._tell_until_heard(request, report), failed=self._note_failure)
+
+    async def _tell_until_heard(self, request: SlotRequest, report: ExecutorExit) -> None:
+        """Repeat it while the JobMaster is busy: it would count the executor as running for ever."""
+        while True:
+            try:
+                await self._jobmaster(request).executor_exited(report)
+            except (MailboxFull, RpcTimeout) as error:
+                _LOG.info("the end of executor %d is reported again: %s", report.executor_id, error)
+            else:
+                return
+            await asyncio.sleep(OFFER_AGAIN_SECONDS)
 
     # --- drivers --------------------------------------------------------------------------------------------
 
@@ -310,6 +327,7 @@ class TaskExecutor(RpcEndpoint):
         Raises ``AllocationUnknown``, ``SlotNotAvailable`` or ``DriverNotStarted``.
         """
         check_job_id(launch.job_id)
+        self._over.discard(launch.job_id)
         return self.deferred(self._drivers.launch(launch, self._slots.activate(launch.allocation_id)))
 
     async def stop_driver(self, job_id: str, attempt: int, grace_seconds: float) -> None:
@@ -335,12 +353,16 @@ class TaskExecutor(RpcEndpoint):
 
     async def _release(self, job_id: str) -> None:
         await asyncio.gather(*(self._end_slot(request.allocation_id) for request in self._slots.of_job(job_id)))
-        if self._slots.of_job(job_id):
-            return  # its next attempt has begun here meanwhile
-        self._executors.release_job(job_id)
-        self._drivers.release_job(job_id)
+        self._over.add(job_id)
+        self._forget_if_over(job_id)
         async with self._trimming:
             await asyncio.to_thread(self._trim_logs)
+
+    def _forget_if_over(self, job_id: str) -> None:
+        if job_id in self._over and not self._slots.of_job(job_id):
+            self._over.discard(job_id)
+            self._executors.release_job(job_id)
+            self._drivers.release_job(job_id)
 
     # --- queries ----------------------------------------------------------------------------------------------
 

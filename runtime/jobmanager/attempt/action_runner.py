@@ -154,7 +154,7 @@ class ActionRunner:
             case actions.KillExecutor(executor_id, taskmanager):
                 gateway = self.taskmanagers.get(taskmanager)
                 if gateway is not None:
-                    killed = gateway.kill_executor(self.job_id, executor_id)
+                    killed = self.end.retry_while_busy(lambda: gateway.kill_executor(self.job_id, executor_id))
                     self._hand_off(killed, failed=self.log("ending an executor"))
             case actions.RequireSlots() | actions.RequireDriverSlot() | actions.ReleaseSlot():
                 self._to_resource_manager(action)
@@ -298,7 +298,9 @@ class ActionRunner:
                 wanted = (SlotCount(profile=self._services.drivers.driver_size, count=1),)
                 self._require(SlotKind.DRIVER, wanted, self._machine.placement.required)
             case actions.ReleaseSlot(allocation_id):
-                released = self._services.resource_manager.release_slot(allocation_id)
+                released = self.end.retry_while_busy(
+                    lambda: self._services.resource_manager.release_slot(allocation_id)
+                )
                 self._hand_off(released, failed=self.log("releasing a slot"))
 
     def _require(self, kind: SlotKind, wanted: tuple[SlotCount, ...], answered: Callable[[str], None]) -> None:
@@ -314,10 +316,15 @@ class ActionRunner:
             priority=self._submission.priority or 0,
             ready=self._machine.executors.ready,
         )
+
+        def failed(error: BaseException) -> None:
+            self.log("asking for slots")(error)
+            self._event(answered, f"the ResourceManager gave no answer: {error}")  # with a reason it is asked again
+
         self._hand_off(
             self._services.resource_manager.require_slots(requirement),
             then=lambda reason: self._event(answered, reason),
-            failed=self.log("asking for slots"),
+            failed=failed,
         )
 
     def _keep_records(self, action: actions.Action) -> None:

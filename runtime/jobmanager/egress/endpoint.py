@@ -68,7 +68,7 @@ class EgressEndpoint(RpcEndpoint):
             self._reporters[str(caller)] = peer
             self.watch(peer, self._reporter_gone, str(caller), peer)
         job_ids = {row.job_id for row in report.rows} | {target.job_id for target in report.targets}
-        return self.deferred(self._report(report, caller, job_ids))
+        return self.deferred(self._report(report, caller, job_ids, peer))
 
     async def decide_egress(self, target: EgressTarget) -> EgressDecision:
         """Decide whether a job may connect to ``target``."""
@@ -91,10 +91,13 @@ class EgressEndpoint(RpcEndpoint):
             del self._reporters[reporter]
             self._ledger.note_open(reporter, 0)
 
-    async def _report(self, report: EgressReport, caller: SpiffeId, job_ids: set[str]) -> EgressReceipt:
+    async def _report(
+        self, report: EgressReport, caller: SpiffeId, job_ids: set[str], peer: RemotePeer | None
+    ) -> EgressReceipt:
         origins = [await self._origin(each) for each in sorted(job_ids)]
         self._ledger.note(report.rows, {each.job.id: each.trace for each in origins})
-        self._ledger.note_open(str(caller), len(report.targets))
+        if peer is None or self._reporters.get(str(caller)) is peer:  # it may have gone meanwhile
+            self._ledger.note_open(str(caller), len(report.targets))
         question = EgressQuestion(
             jobs=tuple(each.job for each in origins),
             rows=tuple(ReportedRow(row=row, reporter=_path(caller)) for row in report.rows if not row.open),

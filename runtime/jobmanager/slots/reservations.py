@@ -84,11 +84,6 @@ class Reservations:
         """Whether no more slots may be taken now."""
         return len(self._all) >= MAX_RESERVATIONS
 
-    def victims(self, job_id: str) -> set[str]:
-        """The slots that were taken from a job, and that it still holds."""
-        taken = (victim for each in self._all for victim in each.preemption.victims if victim.job_id == job_id)
-        return {victim.allocation_id for victim in taken if self._held(victim.allocation_id)}
-
     def by_job(self) -> dict[str, Counter[SlotProfile]]:
         """The slots that jobs are about to get."""
         coming: dict[str, Counter[SlotProfile]] = {}

@@ -386,16 +386,9 @@ class SlotManager:
         """End a job: it wants nothing, and everything that it holds goes back."""
         self._jobs.end(job_id)
         self._refusals.job_ended(job_id)
-        held = self._jobs.held(job_id).allocations
-        draining = {
-            slot.allocation_id
-            for each in self._taskmanagers.values()
-            if each.draining
-            for slot in each.slots.values()
-            if slot.job_id == job_id
-        }
-        taken = self._reservations.victims(job_id)
-        releases = [release for each in sorted(held | draining | taken) for release in self.release(each)]
+        # Not only what counts as held: a drain, perhaps undone since, or a preemption may have taken others.
+        mine = sorted(slot.allocation_id for _, slot in self._allocations if slot.job_id == job_id)
+        releases = [release for each in mine for release in self.release(each)]
         self._jobs.drop(job_id)
         return releases
 

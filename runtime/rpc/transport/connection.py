@@ -15,6 +15,7 @@ from typing import Protocol
 from sluice.pki import SpiffeId
 from sluice.runtime.rpc import envelope as wire
 from sluice.runtime.rpc.errors import PeerUnreachable, ProtocolViolation, RpcError
+from sluice.runtime.rpc.heartbeat import MOST_STALLS
 from sluice.runtime.rpc.transport.outbox import Outbox
 
 MAX_UNSENT_BYTES = 64 << 20
@@ -104,6 +105,7 @@ class RpcConnection:
         self._finished: asyncio.Future[None] = self._loop.create_future()
         self._last_heard = self._loop.time()
         self._asked_for_life = False
+        self._stalls = 0
         self._watch = self._loop.call_later(timeouts.hello, self._check_hello)
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.version = 0
@@ -254,7 +256,9 @@ class RpcConnection:
         now = self._loop.time()
         silence = now - self._last_heard
         # Only an unanswered ping counts, and not right after a stall of this process: answers may still be unread.
-        stalled = now - self._watch.when() >= self._timeouts.ping_interval
+        late = now - self._watch.when() >= self._timeouts.ping_interval
+        self._stalls = self._stalls + 1 if late else 0
+        stalled = 0 < self._stalls <= MOST_STALLS
         if silence >= self._timeouts.ping_timeout and self._asked_for_life and not stalled:
             self.stream_ended(f"no sign of life for {self._timeouts.ping_timeout} s")
             return

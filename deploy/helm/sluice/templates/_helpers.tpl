@@ -68,6 +68,11 @@ readinessProbe:
   periodSeconds: 10
 {{- end }}
 
+{{/* A killed process leaves its announcement on its volume: a later one must not be ready by it. See ADR 22. */}}
+{{- define "sluice.command" -}}
+command: [sh, -c, 'rm -rf "$SLUICE_HOME/run/endpoints" "$SLUICE_HOME/run/sock/sds.sock" && exec sluice "$@"', sluice]
+{{- end }}
+
 {{- define "sluice.environment" -}}
 - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
 - {name: SLUICE_HOME, value: /var/lib/sluice/home}
@@ -202,6 +207,10 @@ spec:
   {{- if and $boxes (semverCompare ">=1.30.0-0" $.root.Capabilities.KubeVersion.Version) }}
   hostUsers: false
   {{- end }}
+  {{- if eq .component "taskmanager" }}
+  # The first process is the pause container's, which reaps what killed executors leave (compose: init, ADR 22).
+  shareProcessNamespace: true
+  {{- end }}
   {{- with .subdomain }}
   subdomain: {{ . }}
   {{- end }}
@@ -216,6 +225,7 @@ spec:
     - name: {{ .component }}
       image: {{ $.root.Values.image.name }}
       imagePullPolicy: {{ $.root.Values.image.pullPolicy }}
+      {{- include "sluice.command" $.root | nindent 6 }}
       args:
         - run
         - {{ .process }}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sluice.runtime.checkpoint import Savepoint
+from sluice.runtime.checkpoint import Savepoint, SavepointFailed
 from sluice.runtime.jobmanager.attempt.decisions.actions import (
     Outbox,
     RecordCheckpoint,
@@ -13,7 +13,7 @@ from sluice.runtime.jobmanager.attempt.decisions.actions import (
     TakeSavepoint,
     Timer,
 )
-from sluice.runtime.jobmanager.attempt.decisions.driver_status import DriverStatus
+from sluice.runtime.jobmanager.attempt.decisions.driver_status import CONCLUDING, DriverStatus
 from sluice.runtime.jobmanager.attempt.decisions.job_status import JobStatus
 from sluice.runtime.messages import JobState, StreamingState
 
@@ -72,9 +72,11 @@ class StreamingControl:
         """Take a savepoint; with ``stop``, the job ends with it.
 
         Raises:
-            SavepointFailed: the job does not run, has no checkpoint yet, or another one is being taken.
+            SavepointFailed: the job does not run, or is ending, has no checkpoint yet, or another one is being taken.
             NotStreaming: no streaming query with a name runs.
         """
+        if self._driver.result is not None or self._driver.phase in CONCLUDING:
+            raise SavepointFailed("the driver of the job has ended its work", "see the result of the job")
         view = self._status.checkpoints.view
         self._status.savepoints.add(savepoint_id, self._status.state, view, self._status.now_ms, stop=stop)
         if stop:

@@ -135,7 +135,8 @@ class Volume:
             self._data = os.open(self.data, flags, _FILE_MODE)
             self._index = os.open(directory / "index", flags, _FILE_MODE)
         except StoreError as error:
-            raise OSError(errno.EIO, error.what) from error
+            number = error.__cause__.errno if isinstance(error.__cause__, OSError) else None
+            raise OSError(number or errno.EIO, error.what) from error
         self._lock = threading.Lock()
         self.data_end = 0
         self._index_end = 0

@@ -126,7 +126,11 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   /** Waits until the listeners have seen all events: Spark drains its listener bus only after this backend has stopped. */
   private def awaitLastEvents(): Unit =
     try sc.listenerBus.waitUntilEmpty(LastEventsMillis)
-    catch { case _: TimeoutException => logWarning("the last events are missing in the reports and the event log") }
+    catch {
+      // After an interruption, what follows must be done all the same; a set flag would end the bridge's channel.
+      case _: TimeoutException | _: InterruptedException =>
+        logWarning("the last events are missing in the reports and the event log")
+    }
 
   // --- requests from Spark ---
 

@@ -83,5 +83,5 @@ def test_invalid_notify_settings_are_refused(settings: dict[str, Any]) -> None:
 def test_an_invalid_notify_setting_is_reported_with_its_key(tmp_path: Path) -> None:
     file = tmp_path / "sluice.toml"
     file.write_text('[[notify.webhooks]]\nname = "chat"\nkinds = ["job-fail"]\nurl = "https://chat.example.com/"\n')
-    with pytest.raises(UsageError, match=r"configuration notify\.webhooks: Invalid enum value 'job-fail'"):
+    with pytest.raises(UsageError, match=r"configuration notify\.webhooks, set by .*: Invalid enum value 'job-fail'"):
         load(file, environment={})

@@ -48,7 +48,7 @@ async def test_a_job_is_released_even_if_its_jobmaster_stops_waiting() -> None:
     executor._slots.reserve(REQUEST)
     executor._drivers = executor._executors = processes
     executor._slots_changed = executor._trim_logs = lambda: None  # type: ignore[method-assign]
-    executor._trimming = asyncio.Lock()
+    executor._trimming, executor._over = asyncio.Lock(), set()
     released: Any = executor.release_job
     call = asyncio.ensure_future((await released(LAUNCH.job_id)).coroutine)
     await asyncio.sleep(0)
