@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -273,3 +274,15 @@ def test_closing_a_client_ends_the_wait_of_another_thread(client: sluice.Client,
     client.close()
     waiting.join(timeout=30)
     assert [type(error) for error in failed] == [sluice.ClientError]
+
+
+def test_a_call_after_the_loop_was_closed_is_cancelled_and_does_not_wait() -> None:
+    loop = BackgroundLoop()
+    loop.close()
+    loop.close()
+
+    async def answer() -> int:
+        return 1
+
+    with pytest.raises(CancelledError):
+        loop.run(answer())

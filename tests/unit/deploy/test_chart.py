@@ -138,3 +138,20 @@ def test_no_template_makes_a_secret_or_a_privileged_container() -> None:
             "allowPrivilegeEscalation: true",
         ):
             assert word not in text, (path.name, word)
+
+
+def test_the_first_process_of_a_taskmanagers_pod_reaps_orphans() -> None:
+    template = (CHART / "templates" / "_helpers.tpl").read_text().partition('define "sluice.podTemplate"')[2]
+    assert '{{- if eq .component "taskmanager" }}\n  # The first' in template
+    assert "\n  shareProcessNamespace: true\n" in template
+
+
+def test_no_process_is_ready_by_what_an_earlier_run_has_left() -> None:
+    found = 0
+    for name in ("_helpers.tpl", "pods.yaml"):
+        lines = (CHART / "templates" / name).read_text().splitlines()
+        for before, line, after in zip(lines, lines[1:], [*lines[2:], ""], strict=False):
+            if line.strip().startswith("args:") and ("[run," in line or after.strip() == "- run"):
+                assert 'include "sluice.command"' in before, (name, line)
+                found += 1
+    assert found == 3

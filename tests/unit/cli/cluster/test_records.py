@@ -8,8 +8,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+import psutil
 import pytest
 
+from sluice.cli.cluster.commands import _up_detached
 from sluice.cli.cluster.records import (
     ClusterRecord,
     ProcessRecord,
@@ -103,3 +106,29 @@ class TestStopped:
         sleeper.kill()
         sleeper.wait()
         assert stopped()
+
+
+def test_a_clock_that_is_set_hides_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = ProcessRecord.of("me", os.getpid())
+    booted = psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: booted + 3600)
+    assert current.find() is not None
+
+
+def test_a_process_of_another_boot_is_not_the_same() -> None:
+    current = ProcessRecord.of("me", os.getpid())
+    assert msgspec.structs.replace(current, boot="another").find() is None
+
+
+def test_a_record_of_an_earlier_release_is_compared_by_its_start_time() -> None:
+    current = ProcessRecord.of("me", os.getpid())
+    assert ProcessRecord("me", os.getpid(), current.started_at).find() is not None
+
+
+def test_a_second_detached_start_keeps_the_log_of_the_first(home: Home) -> None:
+    home.create()
+    log = home.logs / "launcher.log"
+    log.write_text("taskmanager-1 ended\n")
+    with launcher_lock(home), pytest.raises(CommandError, match="already running"):
+        _up_detached(home, as_json=False)
+    assert log.read_text() == "taskmanager-1 ended\n"

@@ -220,3 +220,20 @@ async def test_drained_member_leaves_even_when_the_record_cannot_be_written(tmp_
         stop.set()
         await running
     assert "taskmanager-1 is drained and has left" in world.said
+
+
+@dataclass
+class Mute(World):
+    """A world in which nothing can be reported: the disk with the log is full."""
+
+    def say(self, line: str) -> None:
+        raise FULL
+
+
+async def test_a_member_is_started_again_although_nothing_can_be_reported(tmp_path: Path) -> None:
+    world = Mute(tmp_path)
+    async with supervised(world, "auth"):
+        (before,) = pids(world)
+        world.no_start, world.no_record = [FULL], [FULL]
+        kill(world, "auth")
+        await world.until(before)

@@ -355,3 +355,15 @@ def test_a_job_that_locks_all_its_identities_delays_a_push_of_crls_only_once(
     assert len(failed) == len(identities)
     assert waits == [LOCK_PATIENCE_SECONDS, 0, 0, 0]
     assert push_crls(world.home, world.store.lists(), world.now) == (identities, [])
+
+
+def test_the_revoked_certificate_of_a_host_leaves_the_crl_because_it_bars_nobody(world: World) -> None:
+    """Revocations of ACME clients have names of hosts, and would fill the CRL for ever."""
+    target = RevocationTarget(7, identity="db.example.org", not_after=START + HOUR)
+    world.store.revoke(EDGE, [target], Reason.UNSPECIFIED)
+    for hours in (13, 26, 39):
+        world.now = START + hours * HOUR
+        world.store.refresh(EDGE)
+    current = world.store.current(EDGE)
+    assert current is not None
+    assert not current.revoked

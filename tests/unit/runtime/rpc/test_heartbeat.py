@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.runtime.rpc import HeartbeatMonitor, stall_limit
+from sluice.runtime.rpc.heartbeat import MOST_STALLS
 
 
 class Clock:
@@ -85,3 +86,14 @@ def test_regular_checks_are_no_stall(interval: float, timeout: float) -> None:
         clock.now += 1.2 * period  # a little late each time
         checks += 1
     assert timeout < 1.2 * period * checks < timeout + 3 * period
+
+
+def test_a_process_that_is_always_slow_gives_up_a_silent_target_all_the_same() -> None:
+    clock = Clock()
+    monitor: HeartbeatMonitor[str] = HeartbeatMonitor(50.0, stalled_after=20.0, clock=clock)
+    monitor.beat("dead")
+    checks = 0
+    while not monitor.expired():
+        clock.now += 60.0
+        checks += 1
+    assert checks == MOST_STALLS + 1

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -14,10 +16,11 @@ import pytest_asyncio
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.ha.errors import EntryDamaged, HaError, LeadershipLost
+from sluice.runtime.jobmanager.attempt.decisions import actions
 from sluice.runtime.jobmanager.errors import JobAlreadyTerminal
 from sluice.runtime.jobmanager.gateways import JobMasterInternalGateway
 from sluice.runtime.messages import JobState
-from sluice.runtime.rpc import EndpointStopped, MailboxFull, RpcService
+from sluice.runtime.rpc import EndpointStopped, MailboxFull, RpcService, RpcTimeout
 from sluice.runtime.spark.errors import DriverFailed
 from tests.hostile import TestPki
 from tests.unit.runtime.jobmanager.attempt.attempts import FakeDriver, Neighbours, job_master
@@ -160,3 +163,18 @@ async def test_an_internal_error_of_the_jobmaster_fails_the_job(
     assert failure is not None
     assert failure.error == "internal error of its JobMaster: RuntimeError"
     assert "a bug" in caplog.text
+
+
+async def test_an_executor_is_killed_even_if_its_taskmanager_is_busy(rpc: RpcService) -> None:
+    told: list[int] = []
+
+    async def kill(_: str, executor_id: int) -> None:
+        told.append(executor_id)
+        if len(told) == 1:
+            raise RpcTimeout("kill_executor gave no answer in 10 s")
+
+    master = job_master(FakeDriver(), Neighbours())
+    await rpc.start(master)
+    master._runner.taskmanagers["tm-2"] = cast("Any", SimpleNamespace(kill_executor=kill))
+    master._runner.run(actions.KillExecutor(7, "tm-2"))
+    await until(lambda: told == [7, 7])

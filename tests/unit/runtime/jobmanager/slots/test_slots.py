@@ -858,3 +858,14 @@ def test_a_single_job_in_a_queue_gets_the_same_slots_as_without_queues(
 def _decided(slots: SlotManager, count: int, owner: str) -> list[Reserve]:
     slots.require(in_queue(ONE, "a", count, owner=owner))
     return slots.decide()
+
+
+def test_a_job_that_ends_gives_back_what_an_undone_drain_had_taken() -> None:
+    slots = manager()
+    slots.register("tm", "h", 1, SMALL)
+    slots.require(wants(ONE, 1))
+    (reserve,) = slots.decide()
+    slots.acknowledged(reserve.request.allocation_id)
+    slots.drain("tm")
+    slots.drain("tm", draining=False)
+    assert slots.release_job(ONE) == [Release("tm", reserve.request.allocation_id)]

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from sluice.core.errors import PeerRefused
+from sluice.runtime.checkpoint.errors import SavepointFailed
 from sluice.runtime.checkpoint.ledger import Checkpoint, QueryCheckpoint
 from sluice.runtime.checkpoint.savepoints import Savepoint
 from sluice.runtime.jobmanager.attempt.decisions import actions
@@ -662,3 +663,13 @@ def test_a_job_whose_last_savepoint_failed_has_failed(failed: str) -> None:
         attempt.do(attempt.machine.conclusion.records_collected, Evidence())
     assert attempt.state is JobState.FAILING
     assert attempt.machine.record().savepoints[0].state is SavepointState.FAILED
+
+
+def test_a_job_whose_driver_has_done_its_work_is_not_stopped_with_a_savepoint() -> None:
+    attempt = Attempt().streaming()
+    assert attempt.do(attempt.machine.driver_succeeded) == [actions.SettleCheckpoints()]
+    assert attempt.do(attempt.machine.conclusion.checkpoints_settled) == [actions.CollectRecords()]
+    with pytest.raises(SavepointFailed, match="ended its work"):
+        attempt.machine.streaming.savepoint_requested("sp", stop=True)
+    attempt.do(attempt.machine.conclusion.records_collected, Evidence())
+    assert attempt.state is JobState.FINISHED
