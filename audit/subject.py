@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+import psutil
 from cryptography import x509
 
 from sluice.audit import rogue
@@ -42,6 +44,8 @@ from sluice.pki.identities import CHAIN_FILE
 
 OFFERED_PROTOCOLS = ("h2", "http/1.1")
 _ANY_JOB = "0" * 32
+_JVM = re.compile(r"(?:driver|executor)-([0-9]+)-[0-9]+(?:-[0-9]+)?")
+"""The names of listeners of a job's JVMs, with the pid."""
 
 
 class Case(enum.StrEnum):
@@ -155,15 +159,18 @@ class Subject:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nobody listens there any more, because its job has ended.
+        """Whether nobody listens there any more, because its process, or its job, has ended.
 
-        The job's own word does not count: while its driver has an identity, it runs, and silence is a finding.
+        The job's own word does not count: while the JVM runs, or else the driver has an identity, silence is a finding.
         """
         job_id = self.listener.job_id
         if not job_id or not self._knock():
             return False
-        identity = f"work/*/jobs/{job_id}/driver-*/identity/{CHAIN_FILE}"
-        return self.home is None or not paths_matching(self.home.root, identity)
+        if self.home is None:
+            return True
+        if (jvm := _JVM.fullmatch(self.listener.name)) is not None:
+            return not psutil.pid_exists(int(jvm[1]))
+        return not paths_matching(self.home.root, f"work/*/jobs/{job_id}/driver-*/identity/{CHAIN_FILE}")
 
     def _knock(self) -> str:
         try:

@@ -188,11 +188,14 @@ def _convert(section: str, merged: _Layer, origins: Mapping[str, str], struct: t
     try:
         return msgspec.convert(merged[section], struct, strict=False)
     except msgspec.ValidationError as error:
-        _, _, path = str(error).rpartition("$.")
+        what, _, path = str(error).rpartition(" - at `$.")
+        if not what:  # a check of the whole section, whose text begins with the key
+            what, path = path, ""
         key = path.strip("`").split("[")[0]
-        origin = origins.get(f"{section}.{key.partition('.')[0]}", "unknown")
+        where = f"{section}.{key}" if key else section
+        origin = origins.get(f"{section}.{key.partition('.')[0] or what.partition(' ')[0]}", "")
         raise UsageError(
-            f"configuration {section}.{key}, set by {origin}: {str(error).split(' - at')[0]}",
+            f"configuration {where}{f', set by {origin}' if origin else ''}: {what}",
             "correct it; `sluice config reference` shows every setting with its meaning and default",
         ) from None
 

@@ -92,7 +92,7 @@ def edge_bundle(home: Home) -> Path:
 def local_url(home: Home) -> str:
     """The URL of the gateway of the cluster that runs in ``home``."""
     found = announced_url(home)
-    if found is None and home.root.is_dir() and not os.access(home.root, os.R_OK | os.X_OK):
+    if found is None and _is_closed(home.root):
         raise UsageError(
             f"you may not read {home.root}, the home of a cluster",
             "run this as its owner, or name gateway, authority and token: --server, --ca, --token-file",
@@ -102,6 +102,14 @@ def local_url(home: Home) -> str:
             f"no cluster is running in {home.root}", "start one with `sluice up`, or name the gateway with --server"
         )
     return found
+
+
+def _is_closed(root: Path) -> bool:
+    """Whether this user may not read ``root``, or a directory above it."""
+    try:
+        return root.is_dir() and not os.access(root, os.R_OK | os.X_OK)
+    except PermissionError:
+        return True
 
 
 def announced_url(home: Home) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 import psutil
@@ -10,6 +11,8 @@ import psutil
 SAME_PROCESS_SECONDS = 2.0
 """Start times that differ by less belong to the same process: the kernel rounds the time of the boot."""
 
+_START_TIME = 19
+"""The place of ``starttime`` after the name, see proc_pid_stat(5)."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -22,7 +25,11 @@ def boot_id() -> str:
 
 def uptime_at_start(process: psutil.Process) -> float:
     """How long the machine had been up when a process started, in seconds; a clock that is set does not change it."""
-    return process.create_time() - psutil.boot_time()
+    try:
+        fields = Path(f"/proc/{process.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        raise psutil.NoSuchProcess(process.pid) from None
+    return int(fields[_START_TIME]) / os.sysconf("SC_CLK_TCK")
 
 
 def is_same_process(process: psutil.Process, started_at: float, boot: str, uptime: float) -> bool:

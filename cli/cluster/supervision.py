@@ -40,7 +40,7 @@ def unfailing(report: Callable[[str], None]) -> Callable[[str], None]:
     """``report``, whose errors end nothing: the disk with the log may be full, or the terminal gone."""
 
     def tell(line: str) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, SystemExit):  # rich makes a SystemExit of a broken pipe
             report(line)
 
     return tell

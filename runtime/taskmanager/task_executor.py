@@ -293,8 +293,9 @@ class TaskExecutor(RpcEndpoint):
 
         Raises ``AllocationUnknown``, ``SlotNotAvailable`` or ``ExecutorNotStarted``.
         """
-        self._over.discard(launch.job_id)
-        return self.deferred(self._executors.launch(launch, self._slots.activate(launch.allocation_id)))
+        starting = self._executors.launch(launch, self._slots.activate(launch.allocation_id))
+        self._over.discard(launch.job_id)  # only now: a late launch is refused
+        return self.deferred(starting)
 
     async def give_way(self, job_id: str, executor_id: int) -> None:
         """Let other processes have the CPU first while an executor starts."""
@@ -327,8 +328,9 @@ class TaskExecutor(RpcEndpoint):
         Raises ``AllocationUnknown``, ``SlotNotAvailable`` or ``DriverNotStarted``.
         """
         check_job_id(launch.job_id)
+        starting = self._drivers.launch(launch, self._slots.activate(launch.allocation_id))
         self._over.discard(launch.job_id)
-        return self.deferred(self._drivers.launch(launch, self._slots.activate(launch.allocation_id)))
+        return self.deferred(starting)
 
     async def stop_driver(self, job_id: str, attempt: int, grace_seconds: float) -> None:
         """End a driver; answers when no process of it is left."""

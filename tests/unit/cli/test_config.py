@@ -89,6 +89,7 @@ def test_flags_override_environment_which_overrides_the_file(tmp_path: Path) -> 
         pytest.param("[gateway]\nxyzzy = 1\n", "gateway.xyzzy", "known:", id="key near nothing"),
         pytest.param("taskmanager = 3\n", "taskmanager", "[taskmanager]", id="a value where a table belongs"),
         pytest.param("[taskmanager]\nslots = 'many'\n", "taskmanager.slots", "sluice.toml", id="wrong type"),
+        pytest.param("[gateway]\nheader_timeout = 0.0\n", "header_timeout must be", "sluice.toml", id="a bound"),
         pytest.param(
             "[jobs]\nallow_conf = ['spark.ssl.*']\n", "spark.ssl.*", "leave it out", id="what no job may have"
         ),

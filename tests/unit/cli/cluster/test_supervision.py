@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli.cluster.supervision import Member, Supervisor
+from sluice.cli.cluster.supervision import Member, Supervisor, unfailing
 from sluice.runtime.gateways import DRAINED_EXIT_CODE
 from sluice.runtime.node.child_process import ChildProcess
 
@@ -237,3 +237,15 @@ async def test_a_member_is_started_again_although_nothing_can_be_reported(tmp_pa
         world.no_start, world.no_record = [FULL], [FULL]
         kill(world, "auth")
         await world.until(before)
+
+
+async def test_a_broken_pipe_of_the_console_does_not_end_supervision(tmp_path: Path) -> None:
+    """Rich makes a SystemExit of it, which would end the event loop."""
+
+    def broken(_line: str) -> None:
+        raise SystemExit(1)
+
+    unfailing(broken)("a line")
+    world = World(tmp_path)
+    async with supervised(world, "auth") as supervisor:
+        supervisor.report("another")
