@@ -35,11 +35,11 @@ READY_SECONDS = 400.0
 JOB_SECONDS = 400.0
 SPARK_NAMESPACE = "spark"
 JOB_HOURS = 0.03
+"""So that identities of jobs are renewed within a minute."""
 STATUS_OF_TASKMANAGER = (
     'for process in /proc/[0-9]*; do tr "\\0" " " <"$process/cmdline" | grep -q "run taskmanage[r]" || continue; '
     'cat "$process/status"; exit; done'
 )
-"""So that identities of jobs are renewed within a minute."""
 VALUES: dict[str, Any] = {
     "sparkJobs": [{"namespace": SPARK_NAMESPACE, "driver": "spark", "executor": "spark-executor"}],
     "gateway": {"image": "sluice-envoy:local", "serverNames": ["localhost"]},
