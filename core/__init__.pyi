@@ -69,6 +69,7 @@ from .files import (
     create_untrusted as create_untrusted,
     exchange as exchange,
     file_stamp as file_stamp,
+    files_below as files_below,
     held_alone as held_alone,
     is_locked as is_locked,
     is_regular_file as is_regular_file,

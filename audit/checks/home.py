@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from sluice.audit.check import Check
 from sluice.audit.checks import references as ref
 from sluice.audit.model import Evidence, Kind, Severity, finding, not_examined, passed
 from sluice.audit.subject import Subject
-from sluice.core import Home, PkiError, read_bounded
+from sluice.core import Home, PkiError, files_below, read_bounded
 from sluice.pki.identities import CHAIN_FILE, read_certificates
 from sluice.pki.inspect import Finding, Severity as FindingSeverity
 from sluice.pki.inspect.doctor import judge, read_home
@@ -43,11 +42,11 @@ def _home(subject: Subject) -> Home:
 
 def _secrets(root: Path) -> Iterator[Path]:
     seen = 0
-    for folder, folders, names in os.walk(root):  # unlike rglob, it tolerates that a job's folder goes meanwhile
+    for folder, folders, names in files_below(root):
         seen += len(folders) + len(names)
         if seen > MAX_FILES:
             raise OSError(f"more than {MAX_FILES} files below {root}")
-        for path in (Path(folder, name) for name in names):
+        for path in (folder / name for name in names):
             if (path.name in _SECRET_NAMES or path.suffix in _SECRET_SUFFIXES) and path.is_file():
                 yield path
 

@@ -1,5 +1,5 @@
 from .append_log import ChainState as ChainState, Disk as Disk, NotAppended as NotAppended, append_whole as append_whole
-from .changing_folders import paths_matching as paths_matching
+from .changing_folders import files_below as files_below, paths_matching as paths_matching
 from .file_changes import CachedFile as CachedFile, FileStamp as FileStamp, file_stamp as file_stamp
 from .locks import (
     LOCK_PATIENCE_SECONDS as LOCK_PATIENCE_SECONDS,

@@ -188,7 +188,12 @@ def push_crls(home: Home, lists: Sequence[RevocationList], now: dt.datetime) -> 
         outside = ExportedCertificates(home.pki).directories()
     except StoreError as error:
         outside, failed = [], [str(error)]
-    for directory in (*identity_directories(home), *outside):
+    try:
+        inside = identity_directories(home)
+    except OSError as error:  # no descriptor is free, say: whoever pushes tries again, and exported ones go on
+        inside = []
+        failed.append(f"the identities of {home.root} cannot be listed: {error}")
+    for directory in (*inside, *outside):
         of_job = directory.is_relative_to(home.root / "work")
         wait = patience if of_job else LOCK_PATIENCE_SECONDS
         try:

@@ -14,6 +14,7 @@ from sluice.core import (
     Home,
     PkiError,
     StoreError,
+    files_below,
     is_locked,
     lock_within,
     paths_matching,
@@ -218,8 +219,8 @@ def _is_staged(name: str) -> bool:
 def _leftovers(home: Home) -> Iterator[Path]:
     """Staged content of dead writers: a living one holds the lock of the directory, or of the one above."""
     staged = sorted(
-        Path(folder, name)
-        for folder, folders, files in os.walk(home.pki)
+        folder / name
+        for folder, folders, files in files_below(home.pki)
         for name in (*folders, *files)
         if _is_staged(name)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 from pathlib import Path
 
 import pytest
@@ -367,3 +368,15 @@ def test_the_revoked_certificate_of_a_host_leaves_the_crl_because_it_bars_nobody
     current = world.store.current(EDGE)
     assert current is not None
     assert not current.revoked
+
+
+def test_a_push_says_that_it_could_not_list_the_identities(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.store.revoke(INTERNAL, [RevocationTarget(7)], Reason.SUPERSEDED)
+
+    def fail(_: Home) -> list[Path]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("sluice.pki.revocation.crl_files.identity_directories", fail)
+    changed, (told,) = push_crls(world.home, world.store.lists(), world.now)
+    assert changed == []
+    assert "Too many open files" in told
