@@ -144,6 +144,15 @@ async def asked(house: House, code: str) -> dict[str, object]:
     return document
 
 
+async def decided(house: House, user_code: str, decision: str) -> Browser:
+    """Sign a user in, and approve or deny a waiting command; returns the browser."""
+    browser = house.browser()
+    await browser.submit_password("grace", PASSWORD)
+    form = {"user_code": user_code, "csrf": browser.cookies[CSRF_COOKIE], "decision": decision}
+    assert (await browser.post("/auth/device/decide", form)).status == 200
+    return browser
+
+
 async def test_a_waiting_command_is_signed_in_by_a_user_with_a_browser(local: House) -> None:
     code, user_code = await waiting_command(local)
     now = time.time()
@@ -164,10 +173,7 @@ async def test_a_waiting_command_is_signed_in_by_a_user_with_a_browser(local: Ho
 
 async def test_a_command_that_was_approved_before_a_change_of_the_password_is_denied(local: House) -> None:
     code, user_code = await waiting_command(local)
-    browser = local.browser()
-    await browser.submit_password("grace", PASSWORD)
-    form = {"user_code": user_code, "csrf": browser.cookies[CSRF_COOKIE], "decision": "approve"}
-    assert (await browser.post("/auth/device/decide", form)).status == 200
+    await decided(local, user_code, "approve")
     UserStore(local.home).set_password("grace", "another long password")
     assert await asked(local, code) == {"error": "access_denied"}
 
@@ -186,10 +192,7 @@ async def test_a_command_gets_its_credential_once(local: House) -> None:
     real = local.service.checks.sign_in.clock
     local.service.checks.sign_in.clock = lambda: real() + moved[0]
     code, user_code = await waiting_command(local)
-    browser = local.browser()
-    await browser.submit_password("grace", PASSWORD)
-    form = {"user_code": user_code, "csrf": browser.cookies[CSRF_COOKIE], "decision": "approve"}
-    assert (await browser.post("/auth/device/decide", form)).status == 200
+    await decided(local, user_code, "approve")
     got = await asked(local, code)
     assert got["name"] == "grace"
     moved[0] += 60
@@ -215,10 +218,7 @@ async def test_only_a_browser_session_with_its_csrf_token_can_sign_in_a_command(
 
 async def test_a_denied_command_gets_access_denied_and_guessing_user_codes_is_rate_limited(local: House) -> None:
     code, user_code = await waiting_command(local)
-    browser = local.browser()
-    await browser.submit_password("grace", PASSWORD)
-    form = {"user_code": user_code, "csrf": browser.cookies[CSRF_COOKIE], "decision": "deny"}
-    assert (await browser.post("/auth/device/decide", form)).status == 200
+    browser = await decided(local, user_code, "deny")
     assert await asked(local, code) == {"error": "access_denied"}
     now = time.time()
     local.service.checks.sign_in.clock = lambda: now  # the wait after the failures lasts one second
